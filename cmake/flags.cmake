@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# Flags that every target shares. The same -fPIC everywhere, or the precompiled header is refused.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+add_library(fsdp_flags INTERFACE)
+target_compile_options(fsdp_flags INTERFACE -fPIC -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Winvalid-pch)
+if(FSDP_WERROR)
+  target_compile_options(fsdp_flags INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(fsdp_flags INTERFACE -Wno-interference-size)
+endif()
+
+# torch/torch.h takes half a minute to parse: one precompiled copy serves every torch-heavy target.
+add_library(fsdp_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+target_link_libraries(fsdp_torch_pch PRIVATE fsdp_flags fsdp_torch fsdp_gloo_headers)
+target_precompile_headers(fsdp_torch_pch PRIVATE <torch/torch.h>)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# fsdp_module(name [TORCH none|light|heavy] SOURCES a.cpp ... [DEPENDS base ...])
+# One static library a module, sources in src/<name>, public headers in include/fsdp/<name>.
+# light: LibTorch without the precompiled header; heavy: with it.
+function(fsdp_module name)
+  cmake_parse_arguments(ARG "" "TORCH" "SOURCES;DEPENDS" ${ARGN})
+  set(target fsdp_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(fsdp::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target}
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:fsdp_flags>)
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(${target} PUBLIC fsdp_${dependency})
+  endforeach()
+  if(ARG_TORCH STREQUAL "light" OR ARG_TORCH STREQUAL "heavy")
+    target_link_libraries(${target} PUBLIC fsdp_torch PRIVATE $<BUILD_INTERFACE:fsdp_gloo_headers>)
+  endif()
+  if(ARG_TORCH STREQUAL "heavy")
+    target_precompile_headers(${target} REUSE_FROM fsdp_torch_pch)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY FSDP_MODULE_TARGETS ${target})
+endfunction()

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# LibTorch as the target fsdp::torch, with system includes. A LibTorch on CMAKE_PREFIX_PATH wins;
+# else the wheel in .venv of this checkout.
+file(GLOB _fsdp_wheel_torch ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake)
+list(APPEND CMAKE_PREFIX_PATH ${_fsdp_wheel_torch})
+find_package(Torch QUIET)
+if(NOT Torch_FOUND)
+  message(FATAL_ERROR "LibTorch was not found. Either run ./dev build, which installs the wheel into "
+                      ".venv, or pass -DCMAKE_PREFIX_PATH=<libtorch>.")
+endif()
+message(STATUS "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
+
+find_package(Threads REQUIRED)
+add_library(fsdp_torch INTERFACE)
+add_library(fsdp::torch ALIAS fsdp_torch)
+set_target_properties(fsdp_torch PROPERTIES EXPORT_NAME torch)
+target_include_directories(fsdp_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_link_libraries(fsdp_torch INTERFACE ${TORCH_LIBRARIES} Threads::Threads)
+
+# ProcessGroupGloo.hpp includes Gloo's headers, which the wheel does not carry; only forward
+# declarations of them are used. third_party/gloo_headers says the little that is needed.
+find_file(_fsdp_gloo_header torch/csrc/distributed/c10d/ProcessGroupGloo.hpp
+          PATHS ${TORCH_INCLUDE_DIRS} NO_DEFAULT_PATH)
+if(NOT _fsdp_gloo_header)
+  message(FATAL_ERROR "The LibTorch in ${TORCH_INSTALL_PREFIX} was built without torch.distributed "
+                      "(no ProcessGroupGloo.hpp). Use the PyPI wheel or a LibTorch with distributed on.")
+endif()
+add_library(fsdp_gloo_headers INTERFACE)
+target_include_directories(fsdp_gloo_headers SYSTEM INTERFACE ${PROJECT_SOURCE_DIR}/third_party/gloo_headers)
+target_compile_definitions(fsdp_gloo_headers INTERFACE USE_C10D_GLOO)

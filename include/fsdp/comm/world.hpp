@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The ranks of a job: who this process (or thread) is and how it reaches its peers. The first
+/// thing a program makes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace fsdp {
+
+namespace comm {
+class Communicator;
+}
+
+/// A rank's view of the job.
+///
+/// *Invariants*: rank() is in [0, size()); the communicator outlives every copy of the World.
+/// *Thread safety*: copyable; copies share one communicator, used by one thread at a time.
+/// *Example*:
+///
+///     fsdp::World world = fsdp::init();
+///     std::cout << world.rank() << " of " << world.size() << "\n";
+class World {
+ public:
+  World(std::shared_ptr<comm::Communicator> communicator, int local_rank, int local_size)
+      : communicator_(std::move(communicator)), local_rank_(local_rank), local_size_(local_size) {}
+
+  int rank() const;
+  int size() const;
+  /// Rank among, and number of, the ranks on this host.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  comm::Communicator& communicator() const { return *communicator_; }
+  /// Waits until all ranks are here. @collective all ranks @blocks
+  void barrier() const;
+
+ private:
+  std::shared_ptr<comm::Communicator> communicator_;
+  int local_rank_;
+  int local_size_;
+};
+
+struct InitOptions {
+  /// "auto": one process needs no transport, several use gloo. Else "gloo" or "c10d" (gloo's own
+  /// collectives through c10d).
+  std::string transport = "auto";
+};
+
+/// Joins the job that the environment describes: torchrun's and `fsdp run`'s variables (RANK,
+/// WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK), Open MPI's, MPICH's or Slurm's, or none:
+/// then one process is the whole world.
+/// @collective every process of the job @blocks until all have joined
+/// @throws Error kInvalidArgument naming the variable and its value; kTimeout naming who is missing
+World init(const InitOptions& options = {});
+
+/// Runs `body` once for each of `size` ranks, each on its own thread of this process, and returns
+/// when all have ended. An exception of any rank is rethrown here: the first in time, with "rank R: "
+/// in front of an Error's text. For tests and examples.
+/// @blocks until all ranks have ended
+void run_threads(int size, const std::function<void(World)>& body);
+
+}  // namespace fsdp

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Shards a module's parameters over all ranks and trains it as if nothing had happened. The module
+/// keeps its type, its members and its forward; what changes is where its weights live. See
+/// docs/explanation/life-of-a-parameter.md.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/comm/world.hpp"
+#include "fsdp/engine/units.hpp"
+#include "fsdp/memory/ledger.hpp"
+#include "fsdp/trace/event.hpp"
+
+namespace torch::jit {
+struct Module;
+}
+
+namespace fsdp {
+
+namespace engine {
+class Engine;
+}
+
+/// How all ranks come to start from the same weights.
+enum class InitialWeights {
+  kBroadcast,   ///< rank 0's weights go to all ranks, unit by unit
+  kCheckEqual,  ///< ranks must already hold the same bits; throws naming the first difference
+};
+
+/// Where a unit's full weights come to be.
+enum class Store {
+  kSlots,    ///< an all-gather into one of (1 + prefetch) buffers
+  kAliased,  ///< memory that all ranks share: a gather is agreement, without a copy
+};
+
+struct Options {
+  /// Which modules become units. Default: the whole module is one unit.
+  Units units = {};
+  /// How many units may be gathered ahead of the one that computes. 0 turns prefetching off. Each
+  /// costs one more gather slot.
+  int prefetch = 1;
+  /// More gather slots than 1 + prefetch, for operators that take weights of several units at once.
+  int extra_slots = 0;
+  /// Keep the root unit gathered from its first use to the end of backward, in a slot of its own.
+  bool keep_root = false;
+  /// Slices of a unit are multiples of this many bytes. 0 means one element. Default 128: NCCL's
+  /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
+  std::int64_t align_bytes = 128;
+  InitialWeights initial_weights = InitialWeights::kBroadcast;
+  Store store = Store::kSlots;
+  /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
+  int moments = 2;
+  /// Print the promise to standard error on rank 0 before the first training step.
+  bool print_promise = true;
+  /// Fill freed weights with NaN, so that a use after free shows. For tests; costs a pass.
+  bool poison_freed = false;
+  /// Called with each event of the engine, in order, under the engine's lock: it must not call the
+  /// library. For tests and timelines.
+  std::function<void(const trace::Event&)> observer = {};
+};
+
+/// A parameter of the module as this rank stores it.
+struct NamedShard {
+  std::string name;         ///< the module's name for it; of tied ones, the first
+  at::Tensor shard;         ///< 1-D, possibly empty: this rank's part; a leaf that requires grad
+  std::int64_t begin = 0;   ///< its first element's position in the flattened parameter
+  std::vector<std::int64_t> sizes;    ///< shape of the whole parameter
+  std::vector<std::string> aliases;   ///< other names of the same parameter (tied weights)
+};
+
+/// What happened since the counters were reset. Logical bytes leave padding out.
+struct Counters {
+  std::int64_t gathers = 0;
+  std::int64_t gather_bytes = 0;
+  std::int64_t reduce_scatters = 0;
+  std::int64_t reduce_bytes = 0;
+  std::int64_t padding_bytes = 0;  ///< moved beside the logical bytes, gathers and reductions
+  std::int64_t touches = 0;        ///< operators that took a weight
+  std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
+};
+
+/// A unit as a report shows it.
+struct UnitInfo {
+  std::string name;
+  std::int64_t numel = 0;         ///< logical elements
+  std::int64_t padded_numel = 0;  ///< size() equal slices
+  std::int64_t itemsize = 0;
+  int parameters = 0;
+  bool is_unsharded = false;
+};
+
+/// Whole weights for as long as it lives: raw pointers, torch::save and edits work inside.
+/// Move-only; ends with its scope. @memory one whole copy of the units it covers
+class FullParameters {
+ public:
+  FullParameters(FullParameters&&) noexcept;
+  FullParameters& operator=(FullParameters&&) = delete;
+  ~FullParameters();
+
+ private:
+  friend class Sharded;
+  FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback);
+  std::shared_ptr<engine::Engine> engine_;
+  bool writeback_;
+};
+
+/// A sharded module's other half: the shards, and what one may ask of them.
+///
+/// *Invariants*: copies refer to the same engine; the module stays usable as long as one lives.
+/// *Thread safety*: calls are serialised inside; collectives must be called by every rank.
+/// *Example*:
+///
+///     auto sharded = fsdp::fully_shard(model, world, {.units = fsdp::units_of<Block>()});
+///     torch::optim::AdamW optimizer(sharded.parameters(), 3e-4);
+///     model->forward(x, y).backward();
+///     fsdp::clip_grad_norm_(sharded, 1.0);
+///     optimizer.step();
+///     optimizer.zero_grad();
+class Sharded {
+ public:
+  explicit Sharded(std::shared_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
+
+  /// One 1-D leaf per parameter, possibly empty, in the module's order: a view of this rank's flat
+  /// shard. Its grad is set when backward ends. Build optimizers on these.
+  std::vector<at::Tensor> parameters() const;
+  std::vector<NamedShard> named_parameters() const;
+
+  /// Whole flat shards, one per unit, padding included, and their gradients (undefined before the
+  /// first backward). For optimizers that run over whole shards; padding is and stays zero.
+  std::vector<at::Tensor> flat_shards() const;
+  std::vector<at::Tensor> flat_grad_shards() const;
+
+  /// Forgets all gradients, as `optimizer.zero_grad()` does.
+  void zero_grad();
+
+  /// Gathers all units. With `writeback`, edits made inside reach the shards (each rank keeps its
+  /// slice of its own edit, so make the same edit on all ranks). @collective all ranks
+  FullParameters full_parameters(bool writeback = false) const;
+
+  /// Frees every gathered weight now, for example after the very first evaluation, whose end no
+  /// recorded order foretells. Local.
+  void reshard();
+
+  std::vector<UnitInfo> units() const;
+  /// Elements gathered at this moment, logical.
+  std::int64_t unsharded_numel() const;
+  Counters counters() const;
+  void reset_counters();
+  /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly.
+  memory::Bytes promise() const;
+  const memory::Ledger& ledger() const;
+  memory::Ledger& ledger();
+  World world() const;
+  /// Whether a tensor is a parameter of this module that lives in shards.
+  bool is_sharded(const at::Tensor& tensor) const;
+
+  std::shared_ptr<engine::Engine> engine() const { return engine_; }
+
+ private:
+  std::shared_ptr<engine::Engine> engine_;
+};
+
+/// Shards `module` over all ranks of `world`. The module's tensors keep their identity; from now on
+/// an operator that takes a weight gathers it first. Uses one process-wide dispatcher fallback for
+/// DispatchKey::DeferredInit.
+/// @collective all ranks, with the same architecture and options
+/// @memory shards + slots + reduce buffers, see Sharded::promise()
+/// @throws Error kInvalidArgument when something outside the module holds a weight's memory, when an
+/// Embedding has max_norm, when a weight was assigned to a member instead of tied; kMismatch, on
+/// all ranks, naming the first parameter in which ranks differ.
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
+                    Options options = {});
+
+/// The same for a module holder, such as `torch::nn::Sequential` or a `TORCH_MODULE` type.
+template <class Holder>
+  requires requires { typename Holder::ContainedType; }
+Sharded fully_shard(const Holder& holder, const World& world, Options options = {}) {
+  return fully_shard(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), world,
+                     std::move(options));
+}
+
+/// The same for a TorchScript module; units are chosen by name.
+Sharded fully_shard(const torch::jit::Module& module, const World& world, Options options = {});
+
+/// Ties `name` of `to` to `name` of `from` so that both names hold one tensor: the registry and, for
+/// torch::nn layers, the member. Call before sharding and before building an optimizer.
+/// @throws Error kInvalidArgument when shapes differ, kNotFound when there is no such parameter
+void tie(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
+         const std::string& to_name);
+
+}  // namespace fsdp

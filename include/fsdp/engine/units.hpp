@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Which modules become units. A unit is gathered, computed with, freed and reduced as one; one
+/// transformer block per unit is the usual choice. What no unit claims becomes the root unit. Units
+/// may nest: a parameter belongs to the innermost unit around it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace fsdp {
+
+/// A module as a policy sees it. `module` is null for TorchScript modules, which have names only.
+struct Candidate {
+  std::string name;  ///< path in the tree, "" for the outermost module
+  const torch::nn::Module* module = nullptr;
+  std::int64_t numel = 0;  ///< elements of its subtree that no unit inside it has claimed
+};
+
+/// Decides, module by module, what becomes a unit. Asked innermost modules first.
+///
+/// *Thread safety*: a value. *Example*: `Options{.units = units_of<Block>()}`.
+class Units {
+ public:
+  using Predicate = std::function<bool(const Candidate&)>;
+
+  /// No units inside: the whole module is the root unit.
+  Units() = default;
+  explicit Units(Predicate claims) : claims_(std::move(claims)) {}
+
+  bool claims(const Candidate& candidate) const { return claims_ && claims_(candidate); }
+
+  /// Names that must be found, else sharding throws kNotFound; filled by units_listed().
+  std::vector<std::string> required_names;
+
+ private:
+  Predicate claims_;
+};
+
+namespace engine::detail {
+template <class M, class = void>
+struct ModuleType {
+  using type = M;
+};
+template <class M>
+struct ModuleType<M, std::void_t<typename M::ContainedType>> {
+  using type = typename M::ContainedType;
+};
+}  // namespace engine::detail
+
+/// Every module of type M (a holder such as `torch::nn::Linear` or its Impl) is a unit.
+template <class M>
+Units units_of() {
+  using Impl = typename engine::detail::ModuleType<M>::type;
+  return Units([](const Candidate& candidate) {
+    return candidate.module != nullptr && dynamic_cast<const Impl*>(candidate.module) != nullptr;
+  });
+}
+
+/// Every module whose whole path matches the regular expression (ECMAScript), as "h\\.\\d+".
+Units units_matching(const std::string& pattern);
+
+/// Exactly these module paths. Sharding throws kNotFound for a path that does not exist.
+Units units_listed(std::vector<std::string> names);
+
+/// Every module with at least `min_numel` parameter elements that no unit inside it has claimed.
+Units units_larger_than(std::int64_t min_numel);
+
+}  // namespace fsdp

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Everything a training program needs.
+#pragma once
+
+#include "fsdp/base/error.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/world.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/optim/adamw.hpp"
+#include "fsdp/optim/clip.hpp"

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+/// AdamW over whole flat shards: one fused pass over memory per unit. Loshchilov and Hutter,
+/// "Decoupled Weight Decay Regularization" (2019), algorithm 2; the same arithmetic as
+/// torch::optim::AdamW.
+#pragma once
+
+#include "fsdp/engine/fully_shard.hpp"
+
+namespace fsdp::optim {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+/// *Invariants*: moments exist from construction, zero, in the ledger under kMoments; creating them
+/// has no side effect on the parameters. A step without gradients changes nothing.
+/// *Thread safety*: one thread at a time.
+/// *Example*: `fsdp::optim::AdamW optimizer(sharded, {.lr = 3e-4}); optimizer.step();`
+class AdamW {
+ public:
+  /// @memory two moments of the shards' size
+  AdamW(Sharded sharded, AdamWOptions options = {});
+  ~AdamW();
+  AdamW(const AdamW&) = delete;
+  AdamW& operator=(const AdamW&) = delete;
+
+  /// Updates this rank's shards from their gradients. Local.
+  void step();
+  void zero_grad() { sharded_.zero_grad(); }
+  AdamWOptions& options() { return options_; }
+  /// Steps taken so far; advances on every rank, also where a shard is empty.
+  std::int64_t steps() const { return steps_; }
+
+ private:
+  Sharded sharded_;
+  AdamWOptions options_;
+  std::vector<at::Tensor> first_moments_, second_moments_, step_counts_;
+  std::int64_t steps_ = 0;
+  std::int64_t ledger_bytes_ = 0;
+};
+
+}  // namespace fsdp::optim

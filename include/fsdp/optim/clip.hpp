@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Clipping by the norm of the whole gradient, which no rank holds.
+#pragma once
+
+#include "fsdp/engine/fully_shard.hpp"
+
+namespace fsdp {
+
+/// The 2-norm of the gradients over all ranks and parameters; padding does not count. Accumulated
+/// in fp64. @collective all ranks
+double grad_norm(const Sharded& sharded);
+
+/// Scales all gradients so that their global 2-norm is at most `max_norm`, as
+/// torch::nn::utils::clip_grad_norm_ does for a whole model, and returns the norm before clipping.
+/// A norm that is not finite scales nothing. @collective all ranks
+double clip_grad_norm_(Sharded& sharded, double max_norm);
+
+}  // namespace fsdp
