@@ -5,7 +5,7 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 add_library(fsdp_flags INTERFACE)
 target_compile_options(fsdp_flags INTERFACE -fPIC -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-  -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Winvalid-pch)
+  -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Winvalid-pch)
 if(FSDP_WERROR)
   target_compile_options(fsdp_flags INTERFACE -Werror)
 endif()
