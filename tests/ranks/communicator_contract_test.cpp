@@ -1,45 +1,265 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The contract of comm::Communicator, for every transport, crossed with world sizes, counts and
+/// dtypes.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <tuple>
+#include <vector>
+
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
-#include "fsdp/comm/world.hpp"
+#include "ranks/transport_harness.hpp"
 
 namespace fsdp {
 namespace {
 
-TEST(RunThreads, GathersAndReduces) {
-  for (int size : {1, 2, 3, 4, 7}) {
-    run_threads(size, [&](World world) {
-      comm::Communicator& group = world.communicator();
-      at::Tensor dst = at::zeros({size * 5});
-      group.all_gather(dst, at::full({5}, float(world.rank())), {})->wait();
-      for (int r = 0; r < size; ++r) {
-        EXPECT_TRUE(dst.narrow(0, r * 5, 5).eq(r).all().item<bool>());
-      }
-      at::Tensor sum = at::zeros({5});
-      group.reduce_scatter(sum, dst, {.divisor = double(size)}, {})->wait();
-      EXPECT_TRUE(sum.eq(world.rank()).all().item<bool>());
-      at::Tensor shared = group.shared_memory(64, {});
-      if (world.rank() == 0) shared.fill_(7);
-      world.barrier();
-      EXPECT_TRUE(shared.eq(7).all().item<bool>());
-    });
+using comm::Communicator;
+using comm::Label;
+using comm::Reduction;
+
+constexpr std::int64_t kCounts[] = {0, 1, 13, 4099, 70001};
+constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kBFloat16,
+                                         at::kHalf,  at::kInt,    at::kLong};
+constexpr at::ScalarType kMovable[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                       at::kInt,   at::kLong,   at::kBool,     at::kComplexFloat};
+
+/// Values that differ between ranks, rounds and elements and are no round numbers in binary.
+at::Tensor values(int rank, std::int64_t count, at::ScalarType dtype, int round = 0) {
+  const at::Tensor index = at::arange(count, at::kDouble);
+  const at::Tensor wave = at::sin(index * 0.37 + rank * 1.7 + round * 0.9) * (3.0 + rank);
+  if (dtype == at::kBool) {
+    return wave.gt(0);
   }
+  return (c10::isIntegralType(dtype, false) ? wave * 1000.0 : wave).to(dtype);
 }
 
-TEST(RunThreads, RethrowsTheFirstFailure) {
-  try {
-    run_threads(3, [&](World world) {
-      if (world.rank() == 1) fail(ErrorCode::kIo, "disk full");
-      world.barrier();
-    });
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.text(), "rank 1: disk full");
-  }
+at::Tensor slice_of(const at::Tensor& whole, int rank, std::int64_t count) {
+  return whole.narrow(0, rank * count, count);
 }
+
+/// What reduce-scatter promises for slice `rank`, computed operation by operation.
+at::Tensor expected_reduction(const at::Tensor& before, int rank, int size, std::int64_t count,
+                              at::ScalarType dtype, const Reduction& reduction) {
+  const bool is_narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
+  const at::ScalarType wide = is_narrow ? at::kFloat : dtype;
+  at::Tensor sum;
+  for (int r = 0; r < size; ++r) {
+    const at::Tensor slice = slice_of(values(r, count * size, dtype), rank, count).to(wide);
+    sum = r == 0 ? slice.clone() : sum + slice;
+  }
+  if (c10::isIntegralType(dtype, false)) {
+    sum = at::div(sum, static_cast<std::int64_t>(reduction.divisor), "trunc").to(wide);
+  } else {
+    sum = sum / at::full({}, reduction.divisor, wide);
+  }
+  return (reduction.accumulate ? before.to(wide) + sum : sum).to(dtype);
+}
+
+using Case = std::tuple<std::string, int>;
+
+class CommunicatorContract : public testing::TestWithParam<Case> {
+ protected:
+  const std::string& transport() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+  bool sums_in_rank_order() const { return transport() != "c10d"; }
+  void run(const test::RankBody& body) { test::run_ranks(transport(), size(), body); }
+};
+
+TEST_P(CommunicatorContract, TellsRankSizeAndTransport) {
+  std::atomic<int> ranks{0};
+  run([&](Communicator& group) {
+    EXPECT_EQ(group.size(), size());
+    EXPECT_EQ(group.transport(), transport());
+    ranks += 1 << group.rank();
+  });
+  EXPECT_EQ(ranks, (1 << size()) - 1);
+}
+
+TEST_P(CommunicatorContract, AllGatherPlacesEveryRanksSlice) {
+  run([&](Communicator& group) {
+    for (const at::ScalarType dtype : kMovable) {
+      for (const std::int64_t count : kCounts) {
+        for (const bool in_place : {false, true}) {
+          at::Tensor dst = at::zeros({count * size()}, dtype);
+          const at::Tensor mine = values(group.rank(), count, dtype);
+          at::Tensor src = in_place ? slice_of(dst, group.rank(), count) : mine.clone();
+          src.copy_(mine);
+          group.all_gather(dst, src, {.unit = 3, .name = "gather"})->wait();
+          for (int r = 0; r < size(); ++r) {
+            ASSERT_TRUE(at::equal(slice_of(dst, r, count), values(r, count, dtype)))
+                << dtype << " count " << count << " in place " << in_place << " slice " << r;
+          }
+          ASSERT_TRUE(at::equal(src, mine));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, ReduceScatterSumsInRankOrder) {
+  run([&](Communicator& group) {
+    const Reduction reductions[] = {
+        {}, {.divisor = 3.0}, {.accumulate = true}, {.divisor = 7.0, .accumulate = true}};
+    for (const at::ScalarType dtype : kReducible) {
+      for (const std::int64_t count : kCounts) {
+        for (const Reduction& reduction : reductions) {
+          at::Tensor dst = values(group.rank(), count, dtype, 5);
+          const at::Tensor before = dst.clone();
+          const at::Tensor src = values(group.rank(), count * size(), dtype);
+          const at::Tensor src_before = src.clone();
+          group.reduce_scatter(dst, src, reduction, {.unit = 4, .name = "reduce"})->wait();
+          const at::Tensor expected =
+              expected_reduction(before, group.rank(), size(), count, dtype, reduction);
+          const bool exact = sums_in_rank_order() || c10::isIntegralType(dtype, false);
+          const double tolerance = dtype == at::kBFloat16 ? 0.1 : dtype == at::kHalf ? 0.02 : 1e-5;
+          ASSERT_TRUE(exact ? at::equal(dst, expected)
+                            : at::allclose(dst, expected, tolerance, tolerance))
+              << dtype << " count " << count << " divisor " << reduction.divisor << " accumulate "
+              << reduction.accumulate;
+          ASSERT_TRUE(at::equal(src, src_before)) << "the source was changed";
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, BroadcastCopiesTheRootsBuffer) {
+  run([&](Communicator& group) {
+    for (const at::ScalarType dtype : kMovable) {
+      for (const std::int64_t count : kCounts) {
+        for (const int root : {0, size() - 1}) {
+          at::Tensor buffer = values(group.rank(), count, dtype);
+          group.broadcast(buffer, root, {.name = "broadcast"})->wait();
+          ASSERT_TRUE(at::equal(buffer, values(root, count, dtype))) << dtype << " " << count;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, AgreeIsABarrier) {
+  std::atomic<int> arrived{0};
+  run([&](Communicator& group) {
+    for (int round = 1; round <= 3; ++round) {
+      ++arrived;
+      group.agree({.name = "barrier"})->wait();
+      EXPECT_GE(arrived, round * size());
+      group.agree({.name = "barrier"})->wait();
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, AllReduceGivesEveryRankTheSameSum) {
+  run([&](Communicator& group) {
+    for (const at::ScalarType dtype : kReducible) {
+      for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{13}}) {
+        at::Tensor buffer = values(group.rank(), count, dtype);
+        group.all_reduce(buffer, {.name = "norm"});
+        const bool is_narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
+        at::Tensor sum = values(0, count, dtype).to(is_narrow ? at::kFloat : dtype);
+        for (int r = 1; r < size(); ++r) {
+          sum = sum + values(r, count, dtype);
+        }
+        ASSERT_TRUE(at::equal(buffer, sum.to(dtype))) << dtype << " " << count;
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, ManyCollectivesInFlightKeepTheirBuffersApart) {
+  constexpr int kRounds = 8;
+  constexpr std::int64_t kCount = 5001;
+  run([&](Communicator& group) {
+    group.reserve_staging(kCount * size() * 4, 2);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      std::vector<at::Tensor> gathered, reduced, sources;
+      std::vector<std::unique_ptr<comm::Work>> works;
+      for (int round = 0; round < kRounds; ++round) {
+        gathered.push_back(at::zeros({kCount * size()}));
+        reduced.push_back(at::zeros({kCount}, at::kDouble));
+        sources.push_back(values(group.rank(), kCount, at::kFloat, round));
+        works.push_back(group.all_gather(gathered.back(), sources.back(), {.unit = round}));
+        sources.push_back(values(group.rank(), kCount * size(), at::kDouble, round));
+        works.push_back(group.reduce_scatter(reduced.back(), sources.back(), {}, {.unit = round}));
+      }
+      for (auto& work : works) {
+        work->wait();
+        work.reset();
+      }
+      for (int round = 0; round < kRounds; ++round) {
+        at::Tensor sum = at::zeros({kCount}, at::kDouble);
+        for (int r = 0; r < size(); ++r) {
+          const auto at = static_cast<std::size_t>(round);
+          ASSERT_TRUE(at::equal(slice_of(gathered[at], r, kCount),
+                                values(r, kCount, at::kFloat, round)));
+          sum += slice_of(values(r, kCount * size(), at::kDouble, round), group.rank(), kCount);
+        }
+        ASSERT_TRUE(at::allclose(reduced[static_cast<std::size_t>(round)], sum, 1e-12, 1e-12));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, SharedMemoryIsZeroAndSeenByAll) {
+  run([&](Communicator& group) {
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4099}}) {
+      const at::Tensor bytes = group.shared_memory(count * size() * 4, {.name = "weights"});
+      if (transport() == "c10d") {
+        EXPECT_FALSE(bytes.defined());
+        continue;
+      }
+      ASSERT_EQ(bytes.numel(), count * size() * 4);
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(bytes.data_ptr()) % 8, 0U);
+      ASSERT_TRUE(bytes.eq(0).all().item<bool>());
+      group.agree({})->wait();
+      const at::Tensor weights = bytes.view(at::kFloat);
+      slice_of(weights, group.rank(), count).copy_(values(group.rank(), count, at::kFloat));
+      group.agree({})->wait();
+      for (int r = 0; r < size(); ++r) {
+        ASSERT_TRUE(at::equal(slice_of(weights, r, count), values(r, count, at::kFloat)));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, InvalidArgumentsLeaveTheRanksInStep) {
+  run([&](Communicator& group) {
+    const Label label{.name = "embedding"};
+    if (group.rank() == 0) {
+      try {
+        group.all_gather(at::zeros({7 * size() + 1}), at::zeros({7}), label);
+        ADD_FAILURE() << "a size that fits no slice was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.text(), testing::HasSubstr("embedding"));
+      }
+      EXPECT_THROW(group.all_gather(at::zeros({size()}, at::kInt), at::zeros({1}), label), Error);
+      EXPECT_THROW(group.all_gather(at::zeros({size()}), at::Tensor(), label), Error);
+      EXPECT_THROW(group.broadcast(at::zeros({1}), size(), label), Error);
+      EXPECT_THROW(group.broadcast(at::zeros({2, 3}).t(), 0, label), Error);
+      EXPECT_THROW(group.reduce_scatter(at::zeros({1}, at::kBool), at::zeros({size()}, at::kBool),
+                                        {}, label),
+                   Error);
+      EXPECT_THROW(group.reduce_scatter(at::zeros({1}), at::zeros({size()}), {.divisor = 0}, label),
+                   Error);
+    }
+    group.agree(label)->wait();
+  });
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorContract,
+                         testing::Combine(testing::Values("threads", "gloo", "c10d"),
+                                          testing::Values(1, 2, 3, 4, 7)),
+                         name_of);
 
 }  // namespace
 }  // namespace fsdp

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/transport_harness.hpp"
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "comm/gloo.hpp"
+#include "fsdp/comm/c10d.hpp"
+#include "fsdp/comm/world.hpp"
+
+namespace fsdp::test {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{20000};
+
+std::shared_ptr<comm::Communicator> connect(const std::string& transport,
+                                            const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int size) {
+  const comm::GlooOptions options{
+      .rank = rank, .size = size, .master_addr = "127.0.0.1", .timeout = kTimeout};
+  if (transport == "c10d") {
+    return comm::make_c10d_communicator(comm::connect_gloo(store, options), kTimeout);
+  }
+  return comm::make_gloo_communicator(store, options);
+}
+
+}  // namespace
+
+void run_ranks(const std::string& transport, int size, const RankBody& body) {
+  if (transport == "threads") {
+    run_threads(size, [&](World world) { body(world.communicator()); });
+    return;
+  }
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::exception_ptr failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto communicator = connect(transport, store, rank, size);
+        body(*communicator);
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        failure = failure ? failure : std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace fsdp::test
