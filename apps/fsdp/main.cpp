@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "commands.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace {
+
+using namespace fsdp::apps;
+
+/// Who is speaking: ranks share one terminal.
+std::string speaker() {
+  const char* rank = std::getenv("RANK");
+  return rank == nullptr ? "fsdp" : "fsdp: rank " + std::string(rank);
+}
+
+/// Messages of LibTorch carry a stack from the second line on.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+int report(const std::string& text, int code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", speaker().c_str(), text.c_str());
+  return code;
+}
+
+int run(const Action& action) {
+  try {
+    return action();
+  } catch (const fsdp::Error& error) {
+    const bool bad_input = error.code() == fsdp::ErrorCode::kInvalidArgument;
+    return report(bad_input ? error.text() : error.what(), bad_input ? kBadInput : kFailure);
+  } catch (const std::exception& error) {
+    const bool wanted = std::getenv("FSDP_STACK") != nullptr;
+    return report(wanted ? error.what() : first_line(error.what()), kFailure);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Fully Sharded Data Parallel training for LibTorch", "fsdp");
+  app.set_version_flag("--version", "fsdp " FSDP_VERSION " (LibTorch " FSDP_TORCH_VERSION ")");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  fsdp train                             the default model on the default text, 2 ranks\n"
+      "  fsdp train --data my.txt --steps 500   another text\n"
+      "  fsdp run -n 4 ./my_program --its-flag  any program, as 4 ranks\n"
+      "\n"
+      "Exit codes: 0 success, 1 failure, 2 bad input; run: that of the rank that failed first.");
+  const Arguments arguments(argv + 1, argv + argc);
+  const Action train = add_train(app, arguments);
+  const Action run_program = add_run(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      return app.exit(error);
+    }
+    return report(first_line(error.what()) + " (fsdp --help, fsdp train --help)", kBadInput);
+  }
+  return run(app.got_subcommand("train") ? train : run_program);
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <memory>
+
+#include "commands.hpp"
+#include "fsdp/launch/launcher.hpp"
+
+namespace fsdp::apps {
+namespace {
+
+struct RunFlags {
+  launch::LaunchOptions options;
+  double grace_s = 5;
+};
+
+}  // namespace
+
+Action add_run(CLI::App& app) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "Run a program once for each rank on this host");
+  command->add_option("-n,--ranks", flags->options.ranks, "Number of ranks")
+      ->required()
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--threads", flags->options.threads,
+                      "OMP_NUM_THREADS of each rank (default: as set, else cores / ranks)")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--grace", flags->grace_s,
+                      "Seconds between SIGTERM and SIGKILL after a failure")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command->prefix_command();
+  command->footer(
+      "The ranks get torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...); lines of ranks\n"
+      "above 0 begin with their number; when one fails, all end, with its exit code.\n"
+      "\n"
+      "Examples:\n"
+      "  fsdp run -n 4 ./my_program --its-flag\n"
+      "  fsdp run -n 2 -- python train.py");
+  return [flags, command] {
+    flags->options.command = command->remaining();
+    if (!flags->options.command.empty() && flags->options.command.front() == "--") {
+      flags->options.command.erase(flags->options.command.begin());
+    }
+    flags->options.grace = std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
+    return launch::run(flags->options);
+  };
+}
+
+}  // namespace fsdp::apps

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "commands.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/comm/world.hpp"
+#include "fsdp/launch/launcher.hpp"
+#include "fsdp/train/trainer.hpp"
+#include "places.hpp"
+
+namespace fsdp::apps {
+namespace {
+
+constexpr int kDefaultRanks = 2;
+
+/// Flags as given; what decides the model is laid over the preset afterwards.
+struct TrainFlags {
+  train::TrainConfig config;
+  int ranks = 0;
+  std::string preset = "default";
+  std::optional<std::int64_t> layers, width, heads, sequence, vocab;
+  std::optional<double> dropout;
+  std::optional<bool> tied;
+};
+
+void add_model_flags(CLI::App& command, TrainFlags& flags) {
+  const auto group = command.add_option_group("Model");
+  std::string names;
+  for (const std::string& name : models::preset_names()) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  group->add_option("--preset", flags.preset, "Sizes to start from: " + names)
+      ->capture_default_str();
+  group->add_option("--layers", flags.layers, "Transformer blocks");
+  group->add_option("--width", flags.width, "Features per position");
+  group->add_option("--heads", flags.heads, "Attention heads; must divide the width");
+  group->add_option("--seq", flags.sequence, "Tokens of a training sequence (default: the preset's)");
+  group->add_option("--vocab", flags.vocab, "Number of tokens; 256 for bytes");
+  group->add_option("--dropout", flags.dropout, "Dropout while training");
+  group->add_flag("--tied,!--untied", flags.tied, "Head shares the token embedding's weight, or not");
+  group
+      ->add_option("--dtype", flags.config.dtype, "float32 or float64")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, train::WeightType>{
+          {"float32", train::WeightType::kFloat32}, {"float64", train::WeightType::kFloat64}}))
+      ->default_str("float32");
+}
+
+void add_training_flags(CLI::App& command, train::TrainConfig& config) {
+  const auto group = command.add_option_group("Training");
+  const auto option = [&](const char* name, auto& value, const char* text) {
+    return group->add_option(name, value, text)->capture_default_str();
+  };
+  option("--steps", config.steps, "Optimizer steps");
+  option("--global-batch", config.global_batch, "Sequences of one step, over all ranks");
+  group->add_option("--batch", config.batch,
+                    "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
+                    "accumulate gradients")
+      ->check(CLI::PositiveNumber);
+  option("--lr", config.lr, "Highest learning rate");
+  group->add_option("--min-lr", config.min_lr, "Learning rate of the last step (default: lr / 10)")
+      ->check(CLI::NonNegativeNumber);
+  group->add_option("--warmup", config.warmup, "Steps of warm-up (default: steps / 20)")
+      ->check(CLI::NonNegativeNumber);
+  option("--weight-decay", config.weight_decay, "Decoupled for AdamW, L2 for SGD");
+  option("--beta1", config.beta1, "AdamW");
+  option("--beta2", config.beta2, "AdamW");
+  option("--eps", config.eps, "AdamW");
+  option("--clip", config.clip, "Largest global gradient norm; 0 clips nothing");
+  option("--seed", config.seed, "Decides weights, order of data and sample");
+  group
+      ->add_option("--optimizer", config.optimizer, "adamw or sgd")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, train::OptimizerKind>{
+          {"adamw", train::OptimizerKind::kAdamW}, {"sgd", train::OptimizerKind::kSgd}}))
+      ->default_str("adamw");
+}
+
+void add_other_flags(CLI::App& command, TrainFlags& flags) {
+  train::TrainConfig& config = flags.config;
+  const auto output = command.add_option_group("Data and output");
+  output->add_option("--data", config.data,
+                     "Text file, directory, or .bin of uint16 tokens (default: the King James Bible)");
+  output->add_option("--eval-every", config.eval_every, "Steps between evaluations; 0: at the end only")
+      ->capture_default_str();
+  output->add_option("--eval-batches", config.eval_batches,
+                     "Global batches of an evaluation; ten times as many at the end")
+      ->capture_default_str();
+  output->add_option("--log", config.log, "File for one JSON object a step");
+  output->add_option("--out", config.out, "Directory for model.safetensors; \"\" saves nothing")
+      ->capture_default_str();
+  output->add_option("--sample", config.sample, "Tokens to draw at the end")->capture_default_str();
+  output->add_option("--prompt", config.prompt, "What the sample begins with")
+      ->capture_default_str();
+
+  const auto sharding = command.add_option_group("Sharding");
+  sharding->add_option("--ranks", flags.ranks,
+                       "Ranks to start here; 1 runs in this process (default: 2, or the job's)")
+      ->check(CLI::Range(1, 4096));
+  sharding->add_option("--prefetch", config.prefetch, "Units gathered ahead of the computation")
+      ->capture_default_str();
+  sharding->add_flag("--keep-root", config.keep_root, "Keep embeddings and head gathered in a step");
+  sharding->add_option("--transport", config.transport, "auto, gloo or c10d")
+      ->capture_default_str();
+}
+
+/// Lays the flags over the preset.
+void resolve(TrainFlags& flags) {
+  models::GPTConfig model = models::preset(flags.preset);
+  flags.config.sequence = flags.sequence.value_or(model.context);
+  model.context = std::max(model.context, flags.config.sequence);
+  model.layers = flags.layers.value_or(model.layers);
+  model.width = flags.width.value_or(model.width);
+  model.heads = flags.heads.value_or(model.heads);
+  model.vocab = flags.vocab.value_or(model.vocab);
+  model.dropout = flags.dropout.value_or(model.dropout);
+  model.tied = flags.tied.value_or(model.tied);
+  flags.config.model = model;
+  if (flags.config.data.empty()) {
+    flags.config.data = default_text();
+  }
+}
+
+int train_here(const TrainFlags& flags) {
+  const World world = init({.transport = flags.config.transport});
+  FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
+             "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
+  train::train(flags.config, world);
+  return kSuccess;
+}
+
+int launch_ranks(const Arguments& arguments, int ranks) {
+  launch::LaunchOptions options;
+  options.ranks = ranks;
+  options.command = {program_path()};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  return launch::run(options);
+}
+
+}  // namespace
+
+Action add_train(CLI::App& app, const Arguments& arguments) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* command = app.add_subcommand("train", "Train a GPT on text, sharded over ranks");
+  add_model_flags(*command, *flags);
+  add_training_flags(*command, flags->config);
+  add_other_flags(*command, *flags);
+  command->footer(
+      "Examples:\n"
+      "  fsdp train\n"
+      "  fsdp train --data notes/ --steps 500 --log run.jsonl --out runs/notes\n"
+      "  fsdp train --ranks 4 --global-batch 64 --batch 8      2 micro-steps a step\n"
+      "  fsdp train --preset gpt2 --data tokens.bin --batch 1\n"
+      "  fsdp run -n 2 fsdp train                              inside a job: joins it\n"
+      "\n"
+      "Exit codes: 0 success, 1 a rank failed, 2 bad input (nothing was started).");
+  return [flags, arguments] {
+    resolve(*flags);
+    if (!job_variable().empty()) {
+      return train_here(*flags);
+    }
+    const int ranks = flags->ranks == 0 ? kDefaultRanks : flags->ranks;
+    train::check(flags->config, ranks);
+    return ranks == 1 ? train_here(*flags) : launch_ranks(arguments, ranks);
+  };
+}
+
+}  // namespace fsdp::apps

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Everything that decides a training run, as values, and the check that it can run at all. Free of
+/// LibTorch, so that the command line refuses bad input before any rank starts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "fsdp/models/gpt_config.hpp"
+
+namespace fsdp::train {
+
+enum class OptimizerKind { kAdamW, kSgd };
+enum class WeightType { kFloat32, kFloat64 };
+
+const char* to_string(OptimizerKind kind);
+/// "float32" or "float64".
+const char* to_string(WeightType type);
+
+/// A training run. The defaults train the default model on the default text.
+struct TrainConfig {
+  std::string data;         ///< text file, directory, or .bin token file
+  models::GPTConfig model;  ///< its context must hold `sequence`
+  std::int64_t sequence = 128;
+
+  std::int64_t steps = 1200;
+  std::int64_t global_batch = 32;  ///< sequences of all ranks and micro-steps in one step
+  std::int64_t batch = 0;          ///< sequences of a rank in a micro-step; 0: no accumulation
+  double lr = 3e-3;
+  double min_lr = -1;         ///< below 0: a tenth of lr
+  std::int64_t warmup = -1;   ///< below 0: a twentieth of the steps
+  double beta1 = 0.9;         ///< AdamW
+  double beta2 = 0.99;        ///< AdamW
+  double eps = 1e-8;          ///< AdamW
+  double weight_decay = 0.1;
+  double clip = 1.0;          ///< largest global gradient norm; 0 clips nothing
+  std::uint64_t seed = 1;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  WeightType dtype = WeightType::kFloat32;
+
+  std::int64_t eval_every = 100;   ///< steps between evaluations; 0: only at the end
+  std::int64_t eval_batches = 10;  ///< global batches of an evaluation; ten times as many at the end
+  std::string log;                 ///< JSON lines, one a step; empty: none
+  std::string out = "runs/model";         ///< directory of the saved model; empty: not saved
+  std::int64_t sample = 400;       ///< tokens drawn at the end
+  std::string prompt = "In the beginning ";
+
+  int prefetch = 1;                ///< units gathered ahead of the one that computes
+  bool keep_root = false;          ///< keep embeddings and head gathered during a step
+  std::string transport = "auto";  ///< "auto", "gloo", "c10d"
+
+  double effective_min_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
+  std::int64_t effective_warmup() const { return warmup < 0 ? steps / 20 : warmup; }
+  std::int64_t effective_batch(int ranks) const { return batch > 0 ? batch : global_batch / ranks; }
+};
+
+/// Checks numbers and files for a run of `ranks` ranks: sizes of the model, batches that divide,
+/// data that exists, is long enough and inside the vocabulary, places for output that can be
+/// written. Creates the directory `out` and leaves all else alone.
+/// @throws Error kInvalidArgument naming every problem in one line
+void check(const TrainConfig& config, int ranks);
+
+}  // namespace fsdp::train

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/evaluate.hpp"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "fsdp/comm/communicator.hpp"
+#include "train/batches.hpp"
+
+namespace fsdp::train::detail {
+
+double evaluate(models::GPT& model, const World& world, const data::Corpus& corpus,
+                const data::Windows& windows, std::int64_t count, std::int64_t batch) {
+  torch::NoGradGuard no_grad;
+  const bool was_training = model->is_training();
+  model->eval();
+  count = std::min(count, windows.count());
+  const std::int64_t per_round = world.size() * batch;
+  double sum = 0;
+  for (std::int64_t first = 0; first < count; first += per_round) {
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = 0; i < batch; ++i) {
+      const std::int64_t number = first + world.rank() * batch + i;
+      if (number < count) {
+        indices.push_back(number * windows.count() / count);
+      }
+    }
+    // A rank with nothing left still runs forward, because forward gathers weights with the others.
+    const auto counted = std::ssize(indices);
+    if (counted == 0) {
+      indices.push_back(0);
+    }
+    const Batch loaded = load(corpus, windows, indices);
+    const double loss = model->forward(loaded.tokens, loaded.targets).item<double>();
+    sum += loss * static_cast<double>(counted);
+  }
+  const at::Tensor total = torch::full({1}, sum, torch::kDouble);
+  world.communicator().all_reduce(total, {.name = "evaluate"});
+  model->train(was_training);
+  return total.item<double>() / static_cast<double>(count);
+}
+
+}  // namespace fsdp::train::detail

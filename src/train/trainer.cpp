@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/trainer.hpp"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <stdexcept>
+
+#include "fsdp/base/error.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/data/corpus.hpp"
+#include "fsdp/data/sampler.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/models/gpt.hpp"
+#include "fsdp/optim/clip.hpp"
+#include "fsdp/train/schedule.hpp"
+#include "train/batches.hpp"
+#include "train/evaluate.hpp"
+#include "train/optimizer.hpp"
+#include "train/progress.hpp"
+#include "train/run_log.hpp"
+#include "train/summary.hpp"
+
+namespace fsdp::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How much more an evaluation at the end looks at than one on the way.
+constexpr std::int64_t kFinalEvaluation = 10;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+models::GPT make_model(const TrainConfig& config) {
+  torch::manual_seed(config.seed);
+  models::GPT model(config.model);
+  if (config.dtype == WeightType::kFloat64) {
+    model->to(torch::kFloat64);
+  }
+  return model;
+}
+
+Sharded shard(models::GPT& model, const TrainConfig& config, const World& world) {
+  return fully_shard(model, world,
+                     {.units = units_of<models::Block>(),
+                      .prefetch = config.prefetch,
+                      .keep_root = config.keep_root,
+                      .moments = detail::moments(config.optimizer),
+                      .print_promise = false});
+}
+
+/// A run under way on one rank.
+class Run {
+ public:
+  Run(const TrainConfig& config, const World& world)
+      : config_(config),
+        world_(world),
+        corpus_(data::Corpus::open(config.data)),
+        parts_(data::split(corpus_, config.sequence)),
+        training_(parts_.train, config.sequence),
+        validation_(parts_.validation, config.sequence),
+        sampler_(training_.count(), config.seed),
+        model_(make_model(config)),
+        sharded_(shard(model_, config, world)),
+        optimizer_(detail::make_optimizer(config, sharded_)),
+        schedule_{.lr = config.lr,
+                  .min_lr = config.effective_min_lr(),
+                  .warmup = config.effective_warmup(),
+                  .steps = config.steps},
+        batch_(config.effective_batch(world.size())),
+        micro_steps_(config.global_batch / (world.size() * batch_)),
+        log_(is_first() ? config.log : "") {
+    // Dropout differs between ranks; nothing else draws numbers from here on.
+    torch::manual_seed(config.seed + 1 + static_cast<std::uint64_t>(world.rank()));
+  }
+
+  TrainResult train() {
+    const auto begin = Clock::now();
+    if (is_first()) {
+      std::printf("%s\n", detail::summary(config_, corpus_, parts_, sharded_).c_str());
+    }
+    TrainResult result = steps();
+    if (!config_.out.empty()) {
+      result.model_path = detail::save(config_, sharded_);
+    }
+    std::string text;
+    if (config_.sample > 0) {
+      text = detail::sample_text(model_, config_, corpus_, parts_);
+      sharded_.reshard();
+    }
+    result.seconds = seconds_since(begin);
+    if (is_first()) {
+      print_end(result, text);
+    }
+    return result;
+  }
+
+ private:
+  bool is_first() const { return world_.rank() == 0; }
+
+  double evaluate(std::int64_t factor) {
+    const double loss =
+        detail::evaluate(model_, world_, corpus_, validation_,
+                         factor * config_.eval_batches * config_.global_batch, batch_);
+    sharded_.reshard();
+    return loss;
+  }
+
+  TrainResult steps() {
+    // Only rank 0 shows anything; elsewhere the line goes nowhere.
+    detail::Progress progress(stdout, config_.steps, detail::terminal_width(stdout));
+    TrainResult result{.steps = config_.steps};
+    for (std::int64_t step = 0; step < config_.steps; ++step) {
+      detail::StepReport report = one_step(step);
+      if (report.step == config_.steps) {
+        report.validation_loss = result.validation_loss = evaluate(kFinalEvaluation);
+      } else if (config_.eval_every > 0 && report.step % config_.eval_every == 0) {
+        report.validation_loss = evaluate(1);
+      }
+      if (is_first()) {
+        log_.write(report);
+        progress.show(report);
+      }
+      if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
+        throw std::runtime_error("step " + std::to_string(report.step) + ": the loss is " +
+                                 std::to_string(report.loss) + " and the gradient norm " +
+                                 std::to_string(report.grad_norm) +
+                                 "; a lower --lr or a longer --warmup may help");
+      }
+      result.loss = report.loss;
+    }
+    return result;
+  }
+
+  detail::StepReport one_step(std::int64_t step) {
+    const auto begin = Clock::now();
+    double loss_sum = 0;
+    for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
+      const auto batch = detail::load(
+          corpus_, training_,
+          sampler_.micro_batch(step * config_.global_batch, micro, {world_.rank(), world_.size()},
+                               batch_));
+      const at::Tensor loss = model_->forward(batch.tokens, batch.targets);
+      (loss / static_cast<double>(micro_steps_)).backward();
+      loss_sum += loss.item<double>();
+    }
+    const at::Tensor total = torch::full({1}, loss_sum, torch::kDouble);
+    world_.communicator().all_reduce(total, {.name = "loss"});
+
+    detail::StepReport report{.step = step + 1, .lr = schedule_.at(step)};
+    report.loss = total.item<double>() / static_cast<double>(world_.size() * micro_steps_);
+    report.grad_norm =
+        config_.clip > 0 ? clip_grad_norm_(sharded_, config_.clip) : grad_norm(sharded_);
+    optimizer_->step(report.lr);
+    sharded_.zero_grad();
+    report.tokens_per_s =
+        static_cast<double>(config_.global_batch * config_.sequence) / seconds_since(begin);
+    return report;
+  }
+
+  void print_end(const TrainResult& result, const std::string& text) const {
+    std::printf("\nvalidation loss %.4f nats a %s after %s steps (training loss %.4f)\n",
+                result.validation_loss, corpus_.is_text() ? "byte" : "token",
+                detail::format_count(result.steps).c_str(), result.loss);
+    if (!text.empty()) {
+      std::printf("\n--- sample ---\n%s\n--------------\n\n", text.c_str());
+    }
+    if (!result.model_path.empty()) {
+      std::printf("model saved to %s\n", result.model_path.c_str());
+    }
+    std::printf("total time %s\n", detail::format_duration(result.seconds).c_str());
+    std::fflush(stdout);
+  }
+
+  TrainConfig config_;
+  World world_;
+  data::Corpus corpus_;
+  data::Split parts_;
+  data::Windows training_, validation_;
+  data::Sampler sampler_;
+  models::GPT model_;
+  Sharded sharded_;
+  std::unique_ptr<detail::Optimizer> optimizer_;
+  Schedule schedule_;
+  std::int64_t batch_, micro_steps_;
+  detail::RunLog log_;
+};
+
+}  // namespace
+
+TrainResult train(const TrainConfig& config, const World& world) {
+  check(config, world.size());
+  return Run(config, world).train();
+}
+
+}  // namespace fsdp::train

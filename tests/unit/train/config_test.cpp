@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/config.hpp"
+
+#include <gmock/gmock.h>
+
+#include "fsdp/base/error.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace fsdp::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TrainConfigTest : public ::testing::Test {
+ protected:
+  TrainConfigTest() {
+    config_.data = directory_.write("a.txt", std::string(1000, 'x'));
+    config_.out = directory_.path("out");
+  }
+  std::string refusal(int ranks = 2) const {
+    try {
+      check(config_, ranks);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return error.text();
+    }
+    return "accepted";
+  }
+  fsdp::testing::TemporaryDirectory directory_;
+  TrainConfig config_;
+};
+
+TEST_F(TrainConfigTest, TheDefaultsFitSeveralNumbersOfRanks) {
+  for (const int ranks : {1, 2, 4, 8, 32}) {
+    EXPECT_EQ(refusal(ranks), "accepted") << ranks;
+  }
+  EXPECT_TRUE(std::filesystem::is_directory(config_.out));
+}
+
+TEST_F(TrainConfigTest, BatchesMustDivide) {
+  EXPECT_THAT(refusal(3), HasSubstr("--global-batch 32 is not divisible by 3 ranks"));
+  config_.batch = 5;
+  EXPECT_THAT(refusal(2), HasSubstr("32 is not divisible by 2 ranks x --batch 5"));
+  config_.batch = 4;
+  EXPECT_EQ(refusal(2), "accepted");
+}
+
+TEST_F(TrainConfigTest, AllProblemsAreNamedInOneLine) {
+  config_.steps = 0;
+  config_.lr = -1;
+  config_.model.heads = 3;
+  config_.transport = "pigeon";
+  const std::string text = refusal();
+  EXPECT_THAT(text, HasSubstr("--steps is 0"));
+  EXPECT_THAT(text, HasSubstr("--lr is -1"));
+  EXPECT_THAT(text, HasSubstr("3 heads do not divide the width 128"));
+  EXPECT_THAT(text, HasSubstr("'pigeon'"));
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+}
+
+TEST_F(TrainConfigTest, DataMustExistAndSuffice) {
+  config_.data = "/nowhere";
+  EXPECT_THAT(refusal(), HasSubstr("'/nowhere' does not exist"));
+  config_.data = directory_.write("short.txt", "short");
+  EXPECT_THAT(refusal(), HasSubstr("has 5 tokens"));
+  config_.data = directory_.write("t.bin", std::string(2000, '\7'));
+  EXPECT_THAT(refusal(), HasSubstr("token 1799 at position 0 is outside the vocabulary of 256"));
+}
+
+TEST_F(TrainConfigTest, PlacesForOutputMustBeUsable) {
+  config_.out = config_.data;
+  EXPECT_THAT(refusal(), HasSubstr("is not a directory"));
+  config_.out = "";
+  config_.log = directory_.path("no/such/run.jsonl");
+  EXPECT_THAT(refusal(), HasSubstr("--log"));
+  config_.log = directory_.path("run.jsonl");
+  EXPECT_EQ(refusal(), "accepted");
+  config_.log = directory_.path();
+  EXPECT_THAT(refusal(), HasSubstr("--log"));
+}
+
+TEST_F(TrainConfigTest, DefaultsFollowOtherFlags) {
+  config_.steps = 1000;
+  config_.lr = 2e-3;
+  EXPECT_DOUBLE_EQ(config_.effective_min_lr(), 2e-4);
+  EXPECT_EQ(config_.effective_warmup(), 50);
+  EXPECT_EQ(config_.effective_batch(2), 16);
+}
+
+}  // namespace
+}  // namespace fsdp::train
