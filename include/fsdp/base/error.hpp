@@ -54,7 +54,9 @@ std::string concatenate(const Parts&... parts) {
   (stream << ... << parts);
   return stream.str();
 }
-[[noreturn]] void fail_invariant(const char* condition, const char* file, int line,
+[[noreturn]] void fail_invariant(const char* condition,
+                                 const char* file,
+                                 int line,
                                  const std::string& text);
 }  // namespace base::detail
 
@@ -68,18 +70,18 @@ template <class... Parts>
 
 /// Checks what a caller or the outside world must guarantee:
 /// `FSDP_CHECK(batch > 0, ErrorCode::kInvalidArgument, "batch is ", batch, ", must be positive")`.
-#define FSDP_CHECK(condition, code, ...)  \
-  do {                                    \
-    if (!(condition)) {                   \
-      ::fsdp::fail((code), __VA_ARGS__);  \
-    }                                     \
+#define FSDP_CHECK(condition, code, ...) \
+  do {                                   \
+    if (!(condition)) {                  \
+      ::fsdp::fail((code), __VA_ARGS__); \
+    }                                    \
   } while (false)
 
 /// Checks an invariant of the library itself, also in release builds.
-#define FSDP_ASSERT(condition, ...)                                                     \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
-      ::fsdp::base::detail::fail_invariant(#condition, __FILE__, __LINE__,              \
-                                           ::fsdp::base::detail::concatenate(__VA_ARGS__)); \
-    }                                                                                   \
+#define FSDP_ASSERT(condition, ...)                                                        \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      ::fsdp::base::detail::fail_invariant(                                                \
+          #condition, __FILE__, __LINE__, ::fsdp::base::detail::concatenate(__VA_ARGS__)); \
+    }                                                                                      \
   } while (false)

@@ -67,11 +67,11 @@ struct Options {
 
 /// A parameter of the module as this rank stores it.
 struct NamedShard {
-  std::string name;         ///< the module's name for it; of tied ones, the first
-  at::Tensor shard;         ///< 1-D, possibly empty: this rank's part; a leaf that requires grad
-  std::int64_t begin = 0;   ///< its first element's position in the flattened parameter
-  std::vector<std::int64_t> sizes;    ///< shape of the whole parameter
-  std::vector<std::string> aliases;   ///< other names of the same parameter (tied weights)
+  std::string name;        ///< the module's name for it; of tied ones, the first
+  at::Tensor shard;        ///< 1-D, possibly empty: this rank's part; a leaf that requires grad
+  std::int64_t begin = 0;  ///< its first element's position in the flattened parameter
+  std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
+  std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
 };
 
 /// What happened since the counters were reset. Logical bytes leave padding out.
@@ -80,8 +80,8 @@ struct Counters {
   std::int64_t gather_bytes = 0;
   std::int64_t reduce_scatters = 0;
   std::int64_t reduce_bytes = 0;
-  std::int64_t padding_bytes = 0;  ///< moved beside the logical bytes, gathers and reductions
-  std::int64_t touches = 0;        ///< operators that took a weight
+  std::int64_t padding_bytes = 0;    ///< moved beside the logical bytes, gathers and reductions
+  std::int64_t touches = 0;          ///< operators that took a weight
   std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
 };
 
@@ -171,27 +171,30 @@ class Sharded {
 /// DispatchKey::DeferredInit.
 /// @collective all ranks, with the same architecture and options
 /// @memory shards + slots + reduce buffers, see Sharded::promise()
-/// @throws Error kInvalidArgument when something outside the module holds a weight's memory, when an
-/// Embedding has max_norm, when a weight was assigned to a member instead of tied; kMismatch, on
+/// @throws Error kInvalidArgument when something outside the module holds a weight's memory, when
+/// an Embedding has max_norm, when a weight was assigned to a member instead of tied; kMismatch, on
 /// all ranks, naming the first parameter in which ranks differ.
-Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module,
+                    const World& world,
                     Options options = {});
 
 /// The same for a module holder, such as `torch::nn::Sequential` or a `TORCH_MODULE` type.
 template <class Holder>
   requires requires { typename Holder::ContainedType; }
 Sharded fully_shard(const Holder& holder, const World& world, Options options = {}) {
-  return fully_shard(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), world,
-                     std::move(options));
+  return fully_shard(
+      std::static_pointer_cast<torch::nn::Module>(holder.ptr()), world, std::move(options));
 }
 
 /// The same for a TorchScript module; units are chosen by name.
 Sharded fully_shard(const torch::jit::Module& module, const World& world, Options options = {});
 
-/// Ties `name` of `to` to `name` of `from` so that both names hold one tensor: the registry and, for
-/// torch::nn layers, the member. Call before sharding and before building an optimizer.
+/// Ties `name` of `to` to `name` of `from` so that both names hold one tensor: the registry and,
+/// for torch::nn layers, the member. Call before sharding and before building an optimizer.
 /// @throws Error kInvalidArgument when shapes differ, kNotFound when there is no such parameter
-void tie(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
+void tie(torch::nn::Module& from,
+         const std::string& from_name,
+         torch::nn::Module& to,
          const std::string& to_name);
 
 }  // namespace fsdp

@@ -7,15 +7,15 @@
 namespace fsdp::trace {
 
 enum class EventKind {
-  kTouch,             ///< an operator takes weights of this unit
-  kGatherStart,       ///< an all-gather was issued
-  kGatherWaitBegin,   ///< the compute thread needs the result
+  kTouch,            ///< an operator takes weights of this unit
+  kGatherStart,      ///< an all-gather was issued
+  kGatherWaitBegin,  ///< the compute thread needs the result
   kGatherWaitEnd,
-  kFree,              ///< the gathered weights are gone
-  kReduceStart,       ///< a reduce-scatter was issued
+  kFree,         ///< the gathered weights are gone
+  kReduceStart,  ///< a reduce-scatter was issued
   kReduceWaitBegin,
   kReduceWaitEnd,
-  kBackwardEnd,       ///< unit is -1
+  kBackwardEnd,  ///< unit is -1
 };
 
 const char* to_string(EventKind kind);

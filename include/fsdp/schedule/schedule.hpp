@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+/// When to gather, wait, free and reduce: a pure state machine. It hears which units operators
+/// touch and which gradients arrive, and answers with actions for an executor to carry out in
+/// order. No tensors, no I/O, no clock: the live engine, the virtual clock and the unit tests run
+/// this same code. Because its decisions depend on the order of events alone, and never on how long
+/// anything takes, ranks that run the same program issue the same collectives in the same order.
+///
+/// A unit's weights:
+///
+///                     touch, prefetch              wait
+///     kSharded --------------------> kGathering ---------> kUnsharded
+///        ^   \                           |                   |
+///        |    \ hold                     | wait, free        | free: the interval ended,
+///        |     v                         |                   | or another unit was touched
+///        |    kHeld                      v                   v
+///        +------+------------------------+-------------------+
+///
+/// A unit's gradients: kNone -> kCollecting (a reduce buffer is taken at the first gradient) ->
+/// kReducing (all have arrived, or backward ended) -> kNone.
+///
+/// Vocabulary. An *interval* is a maximal run of touches of the same set of units; a *pass* is one
+/// forward, one evaluation or one backward. The intervals of a pass are recorded; the next pass of
+/// that kind is predicted from them: what to prefetch, and at which touch an interval ends, so that
+/// its units can be freed right there. The prediction is a hint: a miss costs a gather, never
+/// correctness.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fsdp::schedule {
+
+enum class Pass { kForward, kEvaluation, kBackward };
+
+enum class ActionKind {
+  kStartGather,  ///< issue the all-gather of `unit` into `slot`
+  kWaitGather,   ///< wait for it; the unit's weights are whole from here on
+  kFree,         ///< the unit's weights are gone; `slot` is free
+  kOpenReduce,   ///< collect gradients of `unit` in reduce buffer `slot` from here on
+  kStartReduce,  ///< issue the reduce-scatter of that buffer; gradients that did not come are zero
+  kWaitReduce,   ///< wait for it; the buffer is free
+  kFence,        ///< all ranks are done reading shared weights; only with Config::fence
+};
+
+struct Action {
+  ActionKind kind;
+  int unit = -1;
+  int slot = -1;
+  bool operator==(const Action&) const = default;
+};
+
+struct Config {
+  int units = 0;
+  int root = -1;           ///< index of the root unit, -1 when it is empty
+  bool keep_root = false;  ///< the root has a slot of its own and stays until backward ends
+  int prefetch = 1;
+  int slots = 2;           ///< without the kept root's
+  int reduce_buffers = 2;  ///< without the root's own, which it has when there are other units
+  bool fence = false;
+};
+
+/// The state machine.
+///
+/// *Invariants*: at most `slots` units (and the kept root) are gathering or unsharded; a pinned
+/// unit is never freed; each buffer serves one unit. *Thread safety*: none; the engine holds a
+/// lock. *Example*:
+///
+///     for (const Action& action : schedule.touch(units, Pass::kForward, signature)) { ... }
+///     // run the operator
+///     for (const Action& action : schedule.release(units)) { ... }
+class Schedule {
+ public:
+  explicit Schedule(const Config& config);
+
+  /// An operator is about to take weights of `units` (ascending, no duplicates): pins them and says
+  /// what to do so that they are whole. `signature` identifies the operator and its weight: when
+  /// the first one of a pass comes again, a new pass begins (nothing else marks the end of an
+  /// evaluation). The result is valid until the next call.
+  /// @throws Error kInvalidArgument when more units are needed at once than there are slots; then
+  /// nothing has changed
+  const std::vector<Action>& touch(std::span<const int> units, Pass pass, std::uint64_t signature);
+
+  /// That operator has ended: unpins.
+  const std::vector<Action>& release(std::span<const int> units);
+
+  /// A gradient of `unit` is there; opens a reduce buffer if none is open.
+  const std::vector<Action>& gradient(int unit);
+  /// All gradients of `unit` are there.
+  const std::vector<Action>& gradients_complete(int unit);
+  /// The outermost backward has ended. With `flush`, every trainable unit that was not reduced is
+  /// reduced now, in unit order, so that all ranks agree on the collectives whatever was used.
+  const std::vector<Action>& end_backward(bool flush);
+
+  /// Frees everything that is not pinned or held, and forgets the pass under way.
+  const std::vector<Action>& reshard();
+  /// A backward died by an exception: collected gradients are dropped, the rest is as in reshard().
+  const std::vector<Action>& abort_backward();
+
+  /// The unit's shards changed: a gathered copy is stale. Frees it unless pinned.
+  const std::vector<Action>& invalidate(int unit);
+  /// Takes a unit out of the slots for as long as somebody else provides its weights.
+  const std::vector<Action>& hold(int unit);
+  void unhold(int unit);
+
+  void set_trainable(int unit, bool trainable);
+
+  bool is_unsharded(int unit) const;
+  bool is_pinned(int unit) const { return at(unit).pins > 0; }
+  bool is_collecting(int unit) const;
+  bool in_backward() const { return open_ && pass_ == Pass::kBackward; }
+  /// Touches that opened an interval which the recorded order did not have in that place.
+  std::int64_t misses() const { return misses_; }
+  /// Units occupying slots now, and the most there ever were (a kept root included).
+  int live() const { return live_; }
+  int peak_live() const { return peak_live_; }
+
+ private:
+  enum class Weights { kSharded, kGathering, kUnsharded, kHeld };
+  enum class Gradients { kNone, kCollecting, kReducing };
+  struct Unit {
+    Weights weights = Weights::kSharded;
+    Gradients gradients = Gradients::kNone;
+    int slot = -1;
+    int buffer = -1;
+    int pins = 0;
+    bool trainable = true;
+    bool reduced = false;  ///< in this backward
+  };
+  struct Interval {
+    std::vector<int> units;
+    int touches = 0;
+  };
+
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+  std::vector<Interval>& order(Pass pass) { return orders_[static_cast<std::size_t>(pass)]; }
+  bool is_kept(int unit) const { return config_.keep_root && unit == config_.root; }
+
+  void begin_pass(Pass pass, std::uint64_t signature);
+  void close_pass();
+  void enter_interval(std::span<const int> units);
+  std::vector<int> window(std::span<const int> current);
+  void check_slots(std::span<const int> units);
+  void start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming);
+  void wait_gather(int unit);
+  void free(int unit);
+  bool interval_has_ended(std::span<const int> units);
+  int take_buffer(int unit);
+  void start_reduce(int unit);
+  void wait_reduce(int unit);
+
+  Config config_;
+  std::vector<Unit> units_;
+  std::vector<int> slots_;    ///< unit in each slot, -1 when free; the kept root's comes last
+  std::vector<int> buffers_;  ///< unit in each reduce buffer; the root's own comes last
+  std::deque<int> reducing_;  ///< in the order in which they were issued
+  std::deque<int> collecting_;
+
+  bool open_ = false;  ///< a pass is under way
+  Pass pass_ = Pass::kForward;
+  std::uint64_t first_signature_ = 0;
+  std::vector<Interval> recording_;
+  std::array<std::vector<Interval>, 3> orders_;
+  int position_ = -1;  ///< of the current interval in the recorded order, -1 when lost
+  std::int64_t misses_ = 0;
+  int live_ = 0;
+  int peak_live_ = 0;
+  std::vector<Action> actions_;
+};
+
+}  // namespace fsdp::schedule

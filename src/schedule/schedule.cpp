@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/schedule/schedule.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::schedule {
+
+namespace {
+bool contains(std::span<const int> units, int unit) {
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+}  // namespace
+
+Schedule::Schedule(const Config& config) : config_(config) {
+  FSDP_CHECK(config.prefetch >= 0,
+             ErrorCode::kInvalidArgument,
+             "prefetch is ",
+             config.prefetch,
+             ", must be 0 or more");
+  FSDP_CHECK(config.slots >= 1,
+             ErrorCode::kInvalidArgument,
+             "there are ",
+             config.slots,
+             " gather slots, at least 1 is needed");
+  FSDP_CHECK(config.reduce_buffers >= 1,
+             ErrorCode::kInvalidArgument,
+             "there are ",
+             config.reduce_buffers,
+             " reduce buffers, at least 1 is needed");
+  units_.resize(static_cast<std::size_t>(config.units));
+  const bool kept = config.keep_root && config.root >= 0;
+  slots_.assign(static_cast<std::size_t>(config.slots + (kept ? 1 : 0)), -1);
+  buffers_.assign(static_cast<std::size_t>(config.reduce_buffers + 1), -1);
+}
+
+// --- weights ---------------------------------------------------------------------------------
+
+const std::vector<Action>& Schedule::touch(std::span<const int> units,
+                                           Pass pass,
+                                           std::uint64_t signature) {
+  actions_.clear();
+  check_slots(units);
+  const bool begins =
+      !open_ ||                                                   //
+      (pass == Pass::kBackward) != (pass_ == Pass::kBackward) ||  //
+      (pass_ == Pass::kEvaluation && pass == Pass::kForward) ||   //
+      (pass_ != Pass::kBackward && signature == first_signature_ && recording_.size() > 1);
+  if (begins) {
+    begin_pass(pass, signature);
+  }
+  enter_interval(units);
+  for (int unit : units) {
+    ++at(unit).pins;
+  }
+
+  const std::vector<int> upcoming = window(units);
+  for (int unit = 0; unit < config_.units; ++unit) {
+    const bool wanted = contains(units, unit) || contains(upcoming, unit) || is_kept(unit);
+    if (!wanted && at(unit).pins == 0) {
+      free(unit);
+    }
+  }
+  for (int unit : units) {
+    start_gather(unit, units, upcoming);
+  }
+  for (int unit : upcoming) {
+    if (is_kept(unit) ||
+        contains(std::span(slots_).first(static_cast<std::size_t>(config_.slots)), -1)) {
+      start_gather(unit, units, upcoming);
+    }
+  }
+  for (int unit : units) {
+    wait_gather(unit);
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::release(std::span<const int> units) {
+  actions_.clear();
+  for (int unit : units) {
+    FSDP_ASSERT(at(unit).pins > 0, "unit ", unit, " is released without a touch");
+    --at(unit).pins;
+  }
+  if (interval_has_ended(units)) {
+    const bool pass_ends = position_ + 1 == static_cast<int>(order(pass_).size());
+    const std::vector<int> upcoming = window(units);
+    for (int unit : units) {
+      const bool kept = is_kept(unit) && !(pass_ends && pass_ == Pass::kEvaluation);
+      if (at(unit).pins == 0 && !kept && !contains(upcoming, unit)) {
+        free(unit);
+      }
+    }
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::reshard() {
+  actions_.clear();
+  if (open_ && pass_ != Pass::kBackward) {
+    close_pass();
+  }
+  for (int unit = 0; unit < config_.units; ++unit) {
+    if (at(unit).pins == 0) {
+      free(unit);
+    }
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::invalidate(int unit) {
+  actions_.clear();
+  if (at(unit).pins == 0) {
+    free(unit);
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::hold(int unit) {
+  actions_.clear();
+  FSDP_CHECK(at(unit).pins == 0,
+             ErrorCode::kInvalidArgument,
+             "unit ",
+             unit,
+             " is in use by an operator of another thread");
+  free(unit);
+  at(unit).weights = Weights::kHeld;
+  return actions_;
+}
+
+void Schedule::unhold(int unit) {
+  FSDP_ASSERT(at(unit).weights == Weights::kHeld, "unit ", unit, " is not held");
+  at(unit).weights = Weights::kSharded;
+}
+
+bool Schedule::is_unsharded(int unit) const {
+  return at(unit).weights == Weights::kUnsharded || at(unit).weights == Weights::kHeld;
+}
+
+void Schedule::begin_pass(Pass pass, std::uint64_t signature) {
+  close_pass();
+  open_ = true;
+  pass_ = pass;
+  first_signature_ = signature;
+  position_ = -1;
+  if (pass == Pass::kBackward) {
+    for (Unit& unit : units_) {
+      unit.reduced = false;
+    }
+  }
+}
+
+void Schedule::close_pass() {
+  if (open_ && !recording_.empty()) {
+    order(pass_) = std::move(recording_);
+  }
+  recording_.clear();
+  open_ = false;
+}
+
+void Schedule::enter_interval(std::span<const int> units) {
+  if (recording_.empty() || !std::ranges::equal(recording_.back().units, units)) {
+    recording_.push_back({.units = {units.begin(), units.end()}});
+    const std::vector<Interval>& known = order(pass_);
+    const int size = static_cast<int>(known.size());
+    int found = -1;
+    for (int step = 1; step <= size && found < 0; ++step) {
+      const int candidate = (position_ + step) % size;
+      if (std::ranges::equal(known[static_cast<std::size_t>(candidate)].units, units)) {
+        found = candidate;
+      }
+    }
+    if (size > 0 && found != position_ + 1) {
+      ++misses_;
+    }
+    position_ = found;
+  }
+  ++recording_.back().touches;
+}
+
+bool Schedule::interval_has_ended(std::span<const int> units) {
+  if (!open_ || position_ < 0 || !std::ranges::equal(recording_.back().units, units)) {
+    return false;
+  }
+  const std::vector<Interval>& known = order(pass_);
+  const bool is_last = position_ + 1 == static_cast<int>(known.size());
+  // The unit that is live when forward turns into backward is not gathered again.
+  if (is_last && pass_ == Pass::kForward) {
+    return false;
+  }
+  return recording_.back().touches >= known[static_cast<std::size_t>(position_)].touches;
+}
+
+std::vector<int> Schedule::window(std::span<const int> current) {
+  std::vector<int> upcoming;
+  if (position_ < 0) {
+    return upcoming;
+  }
+  const std::vector<Interval>& known = order(pass_);
+  for (std::size_t next = static_cast<std::size_t>(position_) + 1; next < known.size(); ++next) {
+    for (int unit : known[next].units) {
+      if (static_cast<int>(upcoming.size()) == config_.prefetch) {
+        return upcoming;
+      }
+      if (!contains(current, unit) && !contains(upcoming, unit)) {
+        upcoming.push_back(unit);
+      }
+    }
+  }
+  return upcoming;
+}
+
+void Schedule::check_slots(std::span<const int> units) {
+  // What must be whole at once: the operator's units and those that operators still running use.
+  int needed = 0;
+  for (int unit = 0; unit < config_.units; ++unit) {
+    const bool in_use = contains(units, unit) || at(unit).pins > 0;
+    if (in_use && !is_kept(unit) && at(unit).weights != Weights::kHeld) {
+      ++needed;
+    }
+  }
+  FSDP_CHECK(needed <= config_.slots,
+             ErrorCode::kInvalidArgument,
+             "one operator needs ",
+             needed,
+             " units at once but there are ",
+             config_.slots,
+             " gather slots");
+}
+
+void Schedule::start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming) {
+  if (at(unit).weights != Weights::kSharded) {
+    return;
+  }
+  int slot = -1;
+  if (is_kept(unit)) {
+    slot = config_.slots;
+  } else {
+    const auto ring = std::span(slots_).first(static_cast<std::size_t>(config_.slots));
+    auto place = std::find(ring.begin(), ring.end(), -1);
+    for (auto victim = upcoming.rbegin(); place == ring.end() && victim != upcoming.rend();
+         ++victim) {
+      if (!is_kept(*victim) && at(*victim).pins == 0 && !contains(needed, *victim)) {
+        free(*victim);
+        place = std::find(ring.begin(), ring.end(), -1);
+      }
+    }
+    FSDP_ASSERT(place != ring.end(), "no slot for unit ", unit);
+    slot = static_cast<int>(place - ring.begin());
+  }
+  slots_[static_cast<std::size_t>(slot)] = unit;
+  at(unit).slot = slot;
+  at(unit).weights = Weights::kGathering;
+  peak_live_ = std::max(peak_live_, ++live_);
+  actions_.push_back({ActionKind::kStartGather, unit, slot});
+}
+
+void Schedule::wait_gather(int unit) {
+  if (at(unit).weights == Weights::kGathering) {
+    at(unit).weights = Weights::kUnsharded;
+    actions_.push_back({ActionKind::kWaitGather, unit, at(unit).slot});
+  }
+}
+
+void Schedule::free(int unit) {
+  wait_gather(unit);
+  if (at(unit).weights == Weights::kUnsharded) {
+    actions_.push_back({ActionKind::kFree, unit, at(unit).slot});
+    slots_[static_cast<std::size_t>(at(unit).slot)] = -1;
+    at(unit).slot = -1;
+    at(unit).weights = Weights::kSharded;
+    --live_;
+  }
+}
+
+// --- gradients -------------------------------------------------------------------------------
+
+const std::vector<Action>& Schedule::gradient(int unit) {
+  actions_.clear();
+  if (at(unit).gradients == Gradients::kReducing) {
+    wait_reduce(unit);  // a second round: the parameter is used in two nested backward passes
+  }
+  if (at(unit).gradients == Gradients::kNone) {
+    const int buffer = take_buffer(unit);
+    actions_.push_back({ActionKind::kOpenReduce, unit, buffer});
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::gradients_complete(int unit) {
+  actions_.clear();
+  if (at(unit).gradients == Gradients::kCollecting) {
+    start_reduce(unit);
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::end_backward(bool flush) {
+  actions_.clear();
+  for (int unit = 0; unit < config_.units && flush; ++unit) {
+    if (at(unit).gradients == Gradients::kNone && at(unit).trainable && !at(unit).reduced) {
+      const int buffer = take_buffer(unit);
+      actions_.push_back({ActionKind::kOpenReduce, unit, buffer});
+    }
+    if (at(unit).gradients == Gradients::kCollecting) {
+      start_reduce(unit);
+    }
+  }
+  while (!reducing_.empty()) {
+    wait_reduce(reducing_.front());
+  }
+  for (int unit = 0; unit < config_.units; ++unit) {
+    if (at(unit).pins == 0) {
+      free(unit);
+    }
+  }
+  if (config_.fence) {
+    actions_.push_back({ActionKind::kFence});
+  }
+  if (in_backward()) {
+    close_pass();
+  }
+  return actions_;
+}
+
+const std::vector<Action>& Schedule::abort_backward() {
+  actions_.clear();
+  while (!reducing_.empty()) {
+    wait_reduce(reducing_.front());
+  }
+  for (int unit : collecting_) {
+    buffers_[static_cast<std::size_t>(at(unit).buffer)] = -1;
+    at(unit).buffer = -1;
+    at(unit).gradients = Gradients::kNone;
+  }
+  collecting_.clear();
+  for (int unit = 0; unit < config_.units; ++unit) {
+    if (at(unit).pins == 0) {
+      free(unit);
+    }
+  }
+  // What was recorded stops in the middle: it predicts nothing.
+  recording_.clear();
+  open_ = false;
+  return actions_;
+}
+
+void Schedule::set_trainable(int unit, bool trainable) { at(unit).trainable = trainable; }
+
+bool Schedule::is_collecting(int unit) const {
+  return at(unit).gradients == Gradients::kCollecting;
+}
+
+int Schedule::take_buffer(int unit) {
+  int buffer = -1;
+  if (unit == config_.root && config_.units > 1) {
+    buffer = config_.reduce_buffers;
+  } else {
+    const auto ring = std::span(buffers_).first(static_cast<std::size_t>(config_.reduce_buffers));
+    auto place = std::find(ring.begin(), ring.end(), -1);
+    if (place == ring.end()) {
+      const auto in_ring = [&](int other) { return at(other).buffer < config_.reduce_buffers; };
+      auto oldest = std::find_if(reducing_.begin(), reducing_.end(), in_ring);
+      if (oldest == reducing_.end()) {
+        // All buffers wait for gradients: reduce the oldest as it is; the rest makes a second
+        // round.
+        const int partial = *std::find_if(collecting_.begin(), collecting_.end(), in_ring);
+        start_reduce(partial);
+        oldest = std::find(reducing_.begin(), reducing_.end(), partial);
+      }
+      wait_reduce(*oldest);
+      place = std::find(ring.begin(), ring.end(), -1);
+    }
+    buffer = static_cast<int>(place - ring.begin());
+  }
+  buffers_[static_cast<std::size_t>(buffer)] = unit;
+  at(unit).buffer = buffer;
+  at(unit).gradients = Gradients::kCollecting;
+  collecting_.push_back(unit);
+  return buffer;
+}
+
+void Schedule::start_reduce(int unit) {
+  std::erase(collecting_, unit);
+  at(unit).gradients = Gradients::kReducing;
+  at(unit).reduced = true;
+  reducing_.push_back(unit);
+  actions_.push_back({ActionKind::kStartReduce, unit, at(unit).buffer});
+}
+
+void Schedule::wait_reduce(int unit) {
+  // Reductions are waited for in the order in which they were issued, on every rank.
+  while (at(unit).gradients == Gradients::kReducing) {
+    const int first = reducing_.front();
+    reducing_.pop_front();
+    actions_.push_back({ActionKind::kWaitReduce, first, at(first).buffer});
+    buffers_[static_cast<std::size_t>(at(first).buffer)] = -1;
+    at(first).buffer = -1;
+    at(first).gradients = Gradients::kNone;
+  }
+}
+
+}  // namespace fsdp::schedule
