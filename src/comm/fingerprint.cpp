@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/fingerprint.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/operation.hpp"
+
+namespace fsdp::comm::detail {
+namespace {
+
+std::uint64_t fnv(const void* data, std::size_t bytes, std::uint64_t state) {
+  const auto* byte = static_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    state = (state ^ byte[i]) * 0x100000001b3ULL;
+  }
+  return state;
+}
+
+constexpr std::uint64_t kFnvStart = 0xcbf29ce484222325ULL;
+
+std::uint64_t mix(std::uint64_t value) {
+  value ^= value >> 33;
+  value *= 0xff51afd7ed558ccdULL;
+  value ^= value >> 33;
+  value *= 0xc4ceb9fe1a85ec53ULL;
+  return value ^ (value >> 33);
+}
+
+template <std::size_t kSize>
+void copy_text(std::array<char, kSize>& dst, std::string_view src) {
+  std::memcpy(dst.data(), src.data(), std::min(kSize, src.size()));
+}
+
+template <std::size_t kSize>
+std::string text_of(const std::array<char, kSize>& src) {
+  return {src.data(), static_cast<std::size_t>(std::find(src.begin(), src.end(), '\0') - src.begin())};
+}
+
+std::string describe_payload(const Fingerprint& fingerprint) {
+  const std::string dtype = text_of(fingerprint.dtype);
+  if (dtype.empty()) {
+    return "";
+  }
+  return " (" + std::to_string(fingerprint.bytes) + " bytes of " + dtype + " a slice)";
+}
+
+std::string likely_cause(const Fingerprint& left, const Fingerprint& right) {
+  if (left.operation != right.operation || left.unit != right.unit ||
+      left.name_hash != right.name_hash) {
+    return "the ranks run different code. Is a module or a collective call inside a condition on "
+           "the rank or on the data, or is a weight read on one rank only? Wrap such reads in "
+           "full_parameters() and make every call on all ranks";
+  }
+  if (left.dtype != right.dtype) {
+    return "the ranks hold this unit in different dtypes. Was it converted or loaded differently "
+           "on one rank?";
+  }
+  if (left.root != right.root) {
+    return "the ranks name different roots (" + std::to_string(left.root) + " and " +
+           std::to_string(right.root) + ")";
+  }
+  return "the ranks hold different sizes. Were the models built with different shapes or wrapped "
+         "into different units?";
+}
+
+}  // namespace
+
+Fingerprint make_fingerprint(const Description& description, std::uint64_t sequence, int rank) {
+  Fingerprint fingerprint;
+  fingerprint.operation = description.operation;
+  fingerprint.sequence = sequence;
+  fingerprint.unit = description.unit;
+  fingerprint.root = description.root;
+  fingerprint.bytes = description.bytes;
+  fingerprint.name_hash = fnv(description.name.data(), description.name.size(), kFnvStart);
+  fingerprint.rank = rank;
+  copy_text(fingerprint.dtype, description.dtype);
+  copy_text(fingerprint.name, description.name);
+  return fingerprint;
+}
+
+bool same_collective(const Fingerprint& left, const Fingerprint& right) {
+  return left.magic == right.magic && left.operation == right.operation &&
+         left.sequence == right.sequence && left.unit == right.unit && left.root == right.root &&
+         left.bytes == right.bytes && left.name_hash == right.name_hash &&
+         left.dtype == right.dtype;
+}
+
+std::uint64_t hash(const Fingerprint& fingerprint) {
+  std::uint64_t state = kFnvStart;
+  const auto add = [&state](const auto& field) { state = fnv(&field, sizeof(field), state); };
+  add(fingerprint.operation);
+  add(fingerprint.sequence);
+  add(fingerprint.unit);
+  add(fingerprint.root);
+  add(fingerprint.bytes);
+  add(fingerprint.name_hash);
+  add(fingerprint.dtype);
+  return mix(state);
+}
+
+std::string describe(const Fingerprint& fingerprint) {
+  std::string text = to_string(static_cast<Operation>(fingerprint.operation));
+  text += " #" + std::to_string(fingerprint.sequence);
+  const std::string name = text_of(fingerprint.name);
+  if (fingerprint.unit >= 0) {
+    text += name.empty() ? " of unit " + std::to_string(fingerprint.unit) : " of unit \"" + name + "\"";
+  } else if (!name.empty()) {
+    text += " in \"" + name + "\"";
+  }
+  return text;
+}
+
+std::string describe_mismatch(const Fingerprint& left, const Fingerprint& right) {
+  if (right.rank < left.rank) {
+    return describe_mismatch(right, left);
+  }
+  const auto side = [](const Fingerprint& fingerprint) {
+    return describe(fingerprint) + describe_payload(fingerprint) + " on rank " +
+           std::to_string(fingerprint.rank);
+  };
+  return side(left) + " met " + side(right) + ": " + likely_cause(left, right);
+}
+
+}  // namespace fsdp::comm::detail

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The fixed-size record that says which collective a rank is in. Transports exchange it in front of
+/// the payload, so that ranks that meet in different collectives get an error that names both sides
+/// instead of an abort, mixed bits or a wait for the whole time-out.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace fsdp::comm::detail {
+
+/// What a collective is, as integers and text; the same bytes on every rank but for `rank`.
+struct Fingerprint {
+  static constexpr std::uint32_t kMagic = 0x46534450;  // "FSDP"
+  static constexpr std::size_t kNameBytes = 72;
+
+  std::uint32_t magic = kMagic;
+  std::int32_t operation = 0;    ///< comm::Operation
+  std::uint64_t sequence = 0;    ///< counts the collectives of one communicator
+  std::int32_t unit = -1;        ///< Label::unit
+  std::int32_t root = -1;        ///< of a broadcast
+  std::int64_t bytes = 0;        ///< of one rank's slice
+  std::uint64_t name_hash = 0;   ///< of the whole Label::name
+  std::int32_t rank = -1;        ///< who sent it
+  std::array<char, 12> dtype{};  ///< name of the dtype, zero padded
+  std::array<char, kNameBytes> name{};  ///< start of Label::name, zero padded
+};
+static_assert(sizeof(Fingerprint) == 128 && std::is_trivially_copyable_v<Fingerprint>);
+
+/// What the caller of a transport knows about a collective.
+struct Description {
+  std::int32_t operation = 0;
+  int unit = -1;
+  std::string_view name = {};
+  std::int64_t bytes = 0;
+  std::string_view dtype = {};
+  int root = -1;
+};
+
+Fingerprint make_fingerprint(const Description& description, std::uint64_t sequence, int rank);
+
+/// Whether two ranks are in the same collective: everything but the rank is equal.
+bool same_collective(const Fingerprint& left, const Fingerprint& right);
+
+/// A 64-bit hash of everything but the rank (FNV-1a with a final mix); equal on all ranks that are
+/// in the same collective.
+std::uint64_t hash(const Fingerprint& fingerprint);
+
+/// `all-gather #12 of unit "h.0"`.
+std::string describe(const Fingerprint& fingerprint);
+
+/// What both sides were doing and the likely cause. Does not depend on the order of its arguments,
+/// so that every rank reports the same text.
+std::string describe_mismatch(const Fingerprint& left, const Fingerprint& right);
+
+}  // namespace fsdp::comm::detail

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/timeout.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::comm::detail {
+
+Milliseconds default_timeout() {
+  constexpr Milliseconds kDefault = std::chrono::minutes(5);
+  constexpr double kLongestSeconds = 30.0 * 24 * 3600;
+  const char* text = std::getenv("FSDP_TIMEOUT");
+  if (text == nullptr || *text == '\0') {
+    return kDefault;
+  }
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  FSDP_CHECK(*end == '\0' && seconds > 0 && seconds <= kLongestSeconds, ErrorCode::kInvalidArgument,
+             "FSDP_TIMEOUT is '", text, "', must be a positive number of seconds");
+  return std::max(Milliseconds(1), Milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+}
+
+std::string to_text(Milliseconds duration) {
+  std::ostringstream stream;
+  stream << static_cast<double>(duration.count()) / 1000.0 << " s";
+  return stream.str();
+}
+
+Milliseconds remaining(Clock::time_point deadline) {
+  return std::max(Milliseconds(1),
+                  std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
+}
+
+}  // namespace fsdp::comm::detail

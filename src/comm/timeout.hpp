@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+/// How long a wait may last, and points in time derived from it.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace fsdp::comm::detail {
+
+using Milliseconds = std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+/// FSDP_TIMEOUT (seconds, fractions allowed) or 5 minutes.
+/// @throws Error kInvalidArgument when the variable is not a positive number
+Milliseconds default_timeout();
+
+/// "2.5 s".
+std::string to_text(Milliseconds duration);
+
+/// What is left until `deadline`, at least 1 ms: c10d reads 0 as "no limit".
+Milliseconds remaining(Clock::time_point deadline);
+
+}  // namespace fsdp::comm::detail
