@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/models/gpt_config.hpp"
+
+#include <array>
+#include <limits>
+#include <sstream>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::models {
+namespace {
+
+struct Preset {
+  const char* name;
+  GPTConfig config;
+};
+
+const std::array<Preset, 6>& presets() {
+  static const std::array<Preset, 6> kPresets = {{
+      {"tiny", {.width = 32, .layers = 2, .heads = 2, .context = 32}},
+      {"default", {}},
+      {"gpt2", {.vocab = 50257, .width = 768, .layers = 12, .heads = 12, .context = 1024}},
+      {"gpt2-medium", {.vocab = 50257, .width = 1024, .layers = 24, .heads = 16, .context = 1024}},
+      {"gpt2-large", {.vocab = 50257, .width = 1280, .layers = 36, .heads = 20, .context = 1024}},
+      {"gpt2-xl", {.vocab = 50257, .width = 1600, .layers = 48, .heads = 25, .context = 1024}},
+  }};
+  return kPresets;
+}
+
+}  // namespace
+
+void validate(const GPTConfig& config) {
+  std::ostringstream problems;
+  const auto check = [&](bool good, auto&&... parts) {
+    if (!good) {
+      problems << (problems.tellp() > 0 ? "; " : "");
+      (problems << ... << parts);
+    }
+  };
+  // Every product of two sizes stays far inside int64.
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  const auto in_range = [&](const char* name, std::int64_t value) {
+    check(value >= 1 && value <= kMost, name, " is ", value, ", must be 1 to ", kMost);
+    return value >= 1;
+  };
+  in_range("vocab", config.vocab);
+  in_range("layers", config.layers);
+  in_range("context", config.context);
+  const bool width = in_range("width", config.width);
+  const bool heads = in_range("heads", config.heads);
+  if (width && heads) {
+    check(config.width % config.heads == 0, config.heads, " heads do not divide the width ",
+          config.width);
+  }
+  check(config.dropout >= 0.0 && config.dropout < 1.0, "dropout is ", config.dropout,
+        ", must be at least 0 and below 1");
+  FSDP_CHECK(problems.tellp() == 0, ErrorCode::kInvalidArgument, "model: ", problems.str());
+}
+
+std::int64_t parameter_count(const GPTConfig& config) {
+  const std::int64_t width = config.width;
+  const std::int64_t block = 12 * width * width + 13 * width;
+  const std::int64_t embeddings = (config.vocab + config.context) * width;
+  return embeddings + config.layers * block + 2 * width + (config.tied ? 0 : config.vocab * width);
+}
+
+GPTConfig preset(const std::string& name) {
+  std::string names;
+  for (const Preset& candidate : presets()) {
+    if (candidate.name == name) {
+      return candidate.config;
+    }
+    names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+  }
+  fail(ErrorCode::kInvalidArgument, "there is no preset '", name, "'; there are ", names);
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& candidate : presets()) {
+    names.emplace_back(candidate.name);
+  }
+  return names;
+}
+
+std::string config_json(const GPTConfig& config, const std::string& dtype) {
+  std::ostringstream json;
+  json << "{\n"
+       << "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+       << "  \"model_type\": \"gpt2\",\n"
+       << "  \"activation_function\": \"gelu_new\",\n"
+       << "  \"attn_pdrop\": " << config.dropout << ",\n"
+       << "  \"embd_pdrop\": " << config.dropout << ",\n"
+       << "  \"resid_pdrop\": " << config.dropout << ",\n"
+       << "  \"layer_norm_epsilon\": 1e-05,\n"
+       << "  \"n_embd\": " << config.width << ",\n"
+       << "  \"n_head\": " << config.heads << ",\n"
+       << "  \"n_layer\": " << config.layers << ",\n"
+       << "  \"n_positions\": " << config.context << ",\n"
+       << "  \"vocab_size\": " << config.vocab << ",\n"
+       << "  \"bos_token_id\": null,\n"
+       << "  \"eos_token_id\": null,\n"
+       << "  \"tie_word_embeddings\": " << (config.tied ? "true" : "false") << ",\n"
+       << "  \"torch_dtype\": \"" << dtype << "\"\n"
+       << "}\n";
+  return json.str();
+}
+
+}  // namespace fsdp::models
