@@ -53,7 +53,7 @@ command_lint() {
     (cd "$root" && python3 tools/check_files.py --fix && python3 tools/check_faults.py --fix)
   fi
   say "Lint of ${#files[@]} C++ files"
-  check "format (./dev lint --fix mends it)" "$tool" --dry-run -Werror "${files[@]}"
+  check "format (./dev lint --fix mends it)" check_format "$tool" "${files[@]}"
   check "levels of modules" python3 tools/check_levels.py
   check "named notes" python3 tools/check_notes.py
   check "licence lines, lengths, header list" python3 tools/check_files.py
@@ -65,6 +65,16 @@ command_lint() {
     lint_all
   fi
   [[ $lint_failed == no ]]
+}
+
+# Names the files that the formatter would change.
+check_format() {
+  local formatter=$1 changed
+  shift
+  changed=$("$formatter" --dry-run -Werror "$@" 2>&1 |
+    sed -n 's/^\([^: ]*\):[0-9]*:[0-9]*: error: code should be clang-formatted.*/\1/p' | uniq -c)
+  [[ -z $changed ]] || awk '{printf "          %s: %d places\n", $2, $1}' <<<"$changed"
+  [[ -z $changed ]]
 }
 
 # clang-tidy of torch-free files and of changed ones, and each public header alone.
