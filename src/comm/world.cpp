@@ -2,14 +2,23 @@
 #include "fsdp/comm/world.hpp"
 
 #include <exception>
+#include <memory>
 #include <mutex>
-#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/gloo.hpp"
+#include "comm/rendezvous.hpp"
 #include "comm/threads.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
+#include "fsdp/base/rank_env.hpp"
+#include "fsdp/comm/c10d.hpp"
 #include "fsdp/comm/communicator.hpp"
 
 namespace fsdp {
@@ -18,9 +27,34 @@ int World::rank() const { return communicator_->rank(); }
 int World::size() const { return communicator_->size(); }
 void World::barrier() const { communicator_->agree({.name = "barrier"})->wait(); }
 
-World init(const InitOptions&) {
-  auto group = comm::make_thread_group(1, comm::detail::default_timeout());
-  return World(comm::make_threads_communicator(std::move(group), 0), 0, 1);
+World init(const InitOptions& options) {
+  FSDP_CHECK(options.transport == "auto" || options.transport == "gloo" ||
+                 options.transport == "c10d",
+             ErrorCode::kInvalidArgument, "transport is '", options.transport,
+             "', must be auto, gloo or c10d");
+  const base::RankEnvironment environment = base::read_rank_environment();
+  const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
+  std::shared_ptr<comm::Communicator> communicator;
+  if (environment.size == 1) {
+    communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
+  } else {
+    base::set_log_rank(environment.rank);
+    const auto store = comm::detail::join_store(environment, timeout);
+    const comm::GlooOptions gloo{.rank = environment.rank,
+                                 .size = environment.size,
+                                 .master_addr = environment.master_addr,
+                                 .timeout = timeout};
+    if (options.transport == "c10d") {
+      communicator = comm::make_c10d_communicator(comm::connect_gloo(store, gloo), timeout);
+      communicator->agree({.name = "init"})->wait();
+    } else {
+      communicator = comm::make_gloo_communicator(store, gloo);
+    }
+    base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
+              environment.source, ") met at ", environment.master_addr, ":",
+              environment.master_port, ", transport ", communicator->transport());
+  }
+  return World(std::move(communicator), environment.local_rank, environment.local_size);
 }
 
 namespace {

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Any c10d::Backend as a transport: NCCL, MPI, UCC, or one of your own. `fsdp::init` needs none of
+/// this; it is the way in for programs that already have a backend.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+
+namespace c10d {
+class Backend;
+}
+
+namespace fsdp::comm {
+
+class Communicator;
+
+/// A communicator over the collectives of `backend`. In front of each collective a blocking
+/// all-gather of fingerprints makes sure that all ranks are in the same one.
+///
+/// Sums are the backend's: their order, and the precision of bfloat16 and float16 sums, are its own,
+/// so that bits may differ from those of the other transports. The divisor and `accumulate` are
+/// applied after the sum, in at least float32.
+///
+/// `timeout` limits every wait; zero means FSDP_TIMEOUT or 5 minutes.
+///
+/// *Example*:
+///
+///     fsdp::World world(fsdp::comm::make_c10d_communicator(backend), local_rank, local_size);
+std::shared_ptr<Communicator> make_c10d_communicator(
+    c10::intrusive_ptr<c10d::Backend> backend,
+    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
+
+}  // namespace fsdp::comm

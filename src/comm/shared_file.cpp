@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shared_file.hpp"
+
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/dispatch_guard.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::comm::detail {
+namespace {
+
+/// A text of fixed size, as it travels.
+using Record = std::array<char, 256>;
+
+Record to_record(const std::string& text) {
+  Record record{};
+  std::memcpy(record.data(), text.data(), std::min(text.size(), record.size() - 1));
+  return record;
+}
+
+template <class Element>
+at::Tensor view(Element* data, std::size_t count) {
+  return at::from_blob(data, {static_cast<std::int64_t>(count * sizeof(Element))},
+                       at::TensorOptions(at::kByte));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int value) : value_(value) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (value_ >= 0) {
+      ::close(value_);
+    }
+  }
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+/// The same on two ranks only when they run under one kernel on one machine.
+std::string describe_host() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 128> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return boot + " " + host.data();
+}
+
+bool on_one_host(Communicator& communicator, const Label& label) {
+  Record mine = to_record(describe_host());
+  std::vector<Record> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(view(all.data(), all.size()), view(&mine, 1), label)->wait();
+  return std::all_of(all.begin(), all.end(), [&](const Record& record) { return record == mine; });
+}
+
+int make_file(std::size_t bytes) {
+  const int file = ::memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file >= 0 && (::ftruncate(file, static_cast<off_t>(bytes)) != 0 ||
+                    ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)) {
+    ::close(file);
+    return -1;
+  }
+  return file;
+}
+
+std::shared_ptr<void> map_file(int file, std::size_t bytes) {
+  if (file < 0) {
+    return nullptr;
+  }
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) {
+    return nullptr;
+  }
+  return {memory, [bytes](void* start) { ::munmap(start, bytes); }};
+}
+
+}  // namespace
+
+at::Tensor map_shared_file(Communicator& communicator, std::int64_t bytes, const Label& label) {
+  const DispatchGuard guard;
+  FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
+  if (!on_one_host(communicator, label)) {
+    return {};
+  }
+  const auto mapped_bytes = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  const bool is_owner = communicator.rank() == 0;
+  const FileDescriptor owned(is_owner ? make_file(mapped_bytes) : -1);
+  Record path{};
+  if (owned.get() >= 0) {
+    path = to_record("/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(owned.get()));
+  }
+  communicator.broadcast(view(&path, 1), 0, label)->wait();
+  const FileDescriptor opened(is_owner ? -1 : ::open(path.data(), O_RDWR | O_CLOEXEC));
+  std::shared_ptr<void> memory = map_file(is_owner ? owned.get() : opened.get(), mapped_bytes);
+
+  // Also what keeps the owner's file open until all have opened it.
+  std::int64_t mine = memory ? bytes : -1;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(view(all.data(), all.size()), view(&mine, 1), label)->wait();
+  if (std::any_of(all.begin(), all.end(), [](std::int64_t value) { return value < 0; })) {
+    return {};
+  }
+  FSDP_CHECK(std::all_of(all.begin(), all.end(), [&](std::int64_t value) { return value == bytes; }),
+             ErrorCode::kMismatch, "ranks ask for shared memory of different sizes, rank ",
+             communicator.rank(), " for ", bytes, " bytes");
+  void* data = memory.get();
+  return at::from_blob(data, {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte));
+}
+
+}  // namespace fsdp::comm::detail
