@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <array>
@@ -36,6 +37,11 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
        " on rank ", fingerprint.rank, timed_out ? " waited " + detail::to_text(timeout) : " failed",
        ": ", text.substr(0, text.find('\n')),
        ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
+}
+
+/// Moving needs no dtype, and backends do not know all of them (gloo: no complex numbers).
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.detach().view({-1}).view(at::kByte);
 }
 
 /// A collective under way; nothing to wait for when no bytes move.
@@ -150,7 +156,10 @@ class C10dCommunicator : public Communicator {
     return start(description, src.device(), [&](const Fingerprint& fingerprint) {
       C10dWork work;
       if (src.numel() != 0) {
-        work = backend_->_allgather_base(dst, src, with_timeout<c10d::AllgatherOptions>());
+        at::Tensor dst_bytes = as_bytes(dst);
+        at::Tensor src_bytes = as_bytes(src);
+        work = backend_->_allgather_base(dst_bytes, src_bytes,
+                                         with_timeout<c10d::AllgatherOptions>());
       }
       return std::make_unique<GatherWork>(fingerprint, timeout_, std::move(work), dst, src);
     });
@@ -178,7 +187,7 @@ class C10dCommunicator : public Communicator {
     return start(description, buffer.device(), [&](const Fingerprint& fingerprint) {
       C10dWork work;
       if (buffer.numel() != 0) {
-        std::vector<at::Tensor> buffers{buffer};
+        std::vector<at::Tensor> buffers{as_bytes(buffer)};
         auto options = with_timeout<c10d::BroadcastOptions>();
         options.rootRank = root;
         work = backend_->broadcast(buffers, options);
