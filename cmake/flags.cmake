@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # Flags that every target shares. The same -fPIC everywhere, or the precompiled header is refused.
+option(FSDP_WERROR "Treat compiler warnings as errors" OFF)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 add_library(fsdp_flags INTERFACE)
 target_compile_options(fsdp_flags INTERFACE -fPIC -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-  -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Winvalid-pch)
+  -Wno-sign-conversion -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -Winvalid-pch)
 if(FSDP_WERROR)
   target_compile_options(fsdp_flags INTERFACE -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(fsdp_flags INTERFACE -Wno-interference-size)
+endif()
+# What ccache needs in order to serve translation units that use the precompiled header.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(fsdp_flags INTERFACE -fpch-preprocess)
+elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(fsdp_flags INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
 endif()
 
 # torch/torch.h takes half a minute to parse: one precompiled copy serves every torch-heavy target.

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# LibTorch as the target fsdp::torch, with system includes. A LibTorch on CMAKE_PREFIX_PATH wins;
-# else the wheel in .venv of this checkout.
-file(GLOB _fsdp_wheel_torch ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake)
-list(APPEND CMAKE_PREFIX_PATH ${_fsdp_wheel_torch})
-find_package(Torch QUIET)
+# LibTorch as the target fsdp::torch, with system includes. A LibTorch that the caller names
+# (CMAKE_PREFIX_PATH, Torch_DIR) wins, then the wheel in .venv of this checkout, then the system's.
+set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # the wheel's configuration warns of kineto, which nobody needs
+find_package(Torch QUIET NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH NO_CMAKE_PACKAGE_REGISTRY)
+if(NOT Torch_FOUND)
+  file(GLOB _fsdp_wheel_torch ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake)
+  find_package(Torch QUIET PATHS ${_fsdp_wheel_torch} NO_DEFAULT_PATH)
+endif()
+if(NOT Torch_FOUND)
+  find_package(Torch QUIET)
+endif()
+unset(CMAKE_MESSAGE_LOG_LEVEL)
 if(NOT Torch_FOUND)
   message(FATAL_ERROR "LibTorch was not found. Either run ./dev build, which installs the wheel into "
                       ".venv, or pass -DCMAKE_PREFIX_PATH=<libtorch>.")
@@ -14,8 +21,9 @@ find_package(Threads REQUIRED)
 add_library(fsdp_torch INTERFACE)
 add_library(fsdp::torch ALIAS fsdp_torch)
 set_target_properties(fsdp_torch PROPERTIES EXPORT_NAME torch)
-target_include_directories(fsdp_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-target_link_libraries(fsdp_torch INTERFACE ${TORCH_LIBRARIES} Threads::Threads)
+# The installed fsdp::torch gets its LibTorch from fsdpConfig.cmake, on the machine that uses it.
+target_include_directories(fsdp_torch SYSTEM INTERFACE "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")
+target_link_libraries(fsdp_torch INTERFACE "$<BUILD_INTERFACE:${TORCH_LIBRARIES}>" Threads::Threads)
 
 # ProcessGroupGloo.hpp includes Gloo's headers, which the wheel does not carry; only forward
 # declarations of them are used. third_party/gloo_headers says the little that is needed.

@@ -38,7 +38,7 @@ class AdamW {
  private:
   Sharded sharded_;
   AdamWOptions options_;
-  std::vector<at::Tensor> first_moments_, second_moments_, step_counts_;
+  std::vector<at::Tensor> first_moments_, second_moments_;  ///< flat, one a unit
   std::int64_t steps_ = 0;
   std::int64_t ledger_bytes_ = 0;
 };

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/backward.hpp"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "engine/touch.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+/// The outermost backward of one thread. See NOTE [The end of backward].
+class BackwardScope {
+ public:
+  BackwardScope() {
+    std::lock_guard lock(mutex_);
+    open_.push_back(this);
+    of_this_thread_ = this;
+  }
+  ~BackwardScope() {
+    leave();
+    for (const auto& joined : joined_) {
+      if (auto engine = joined.lock()) {
+        engine->backward_died();
+      }
+    }
+  }
+  BackwardScope(const BackwardScope&) = delete;
+  BackwardScope& operator=(const BackwardScope&) = delete;
+
+  /// Backward went through to its end.
+  void finish() {
+    leave();
+    while (!joined_.empty()) {
+      // One that throws leaves the others to the destructor.
+      auto engine = joined_.front().lock();
+      joined_.erase(joined_.begin());
+      if (engine != nullptr) {
+        engine->end_backward();
+      }
+    }
+  }
+
+  /// Backward runs on the calling thread, but for devices' threads and very deep nesting: those
+  /// join the scope that was opened last.
+  static void join(std::weak_ptr<Engine> engine) {
+    std::lock_guard lock(mutex_);
+    BackwardScope* scope = of_this_thread_;
+    if (scope == nullptr && !open_.empty()) {
+      scope = open_.back();
+    }
+    FSDP_ASSERT(scope != nullptr, "a gradient arrived outside of backward");
+    scope->joined_.push_back(std::move(engine));
+  }
+
+ private:
+  void leave() {
+    std::lock_guard lock(mutex_);
+    std::erase(open_, this);
+    of_this_thread_ = nullptr;
+  }
+
+  static inline std::mutex mutex_;
+  static inline std::vector<BackwardScope*> open_;
+  static inline thread_local BackwardScope* of_this_thread_ = nullptr;
+  std::vector<std::weak_ptr<Engine>> joined_;
+};
+
+class AutogradEngine : public torch::autograd::Engine {
+ public:
+  static torch::autograd::Engine& instance() {
+    // Never destroyed: its threads may outlive static objects.
+    static auto* engine = new AutogradEngine;
+    return *engine;
+  }
+  ~AutogradEngine() override { stop(); }
+
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph,
+                                         bool create_graph,
+                                         bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    const auto run = [&] {
+      return torch::autograd::Engine::execute(
+          roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    };
+    if (current_graph_task() >= 0) {
+      return run();  // a backward inside a backward
+    }
+    BackwardScope scope;
+    torch::autograd::variable_list results = run();
+    scope.finish();
+    return results;
+  }
+};
+
+/// Takes the placeholder out of the tensor's grad before autograd accumulates into it.
+class RemoveGuard : public torch::autograd::FunctionPreHook {
+ public:
+  explicit RemoveGuard(c10::TensorImpl* tensor) : tensor_(tensor) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    at::Tensor& grad = tensor_->mutable_grad();
+    if (grad.defined() && grad.key_set().has(kTouchKey)) {
+      grad.reset();
+    }
+    return grads;
+  }
+
+ private:
+  c10::TensorImpl* tensor_;  ///< owns this hook
+};
+
+class HandOver : public torch::autograd::PostAccumulateGradHook {
+ public:
+  HandOver(std::weak_ptr<Engine> engine, int unit, int parameter)
+      : engine_(std::move(engine)), unit_(unit), parameter_(parameter) {}
+  void operator()(const torch::autograd::Variable& tensor) override {
+    if (auto engine = engine_.lock()) {
+      engine->gradient(unit_, parameter_, tensor);
+    }
+  }
+
+ private:
+  std::weak_ptr<Engine> engine_;
+  int unit_;
+  int parameter_;
+};
+
+}  // namespace
+
+void ensure_autograd_engine() {
+  static const bool is_installed = [] {
+    torch::autograd::set_default_engine_stub(&AutogradEngine::instance);
+    return true;
+  }();
+  (void)is_installed;
+}
+
+int current_graph_task() { return torch::autograd::get_current_graph_task_id(); }
+
+void join_backward(std::weak_ptr<Engine> engine) { BackwardScope::join(std::move(engine)); }
+
+void install_gradient_hooks(std::weak_ptr<Engine> engine,
+                            int unit,
+                            int parameter,
+                            const at::Tensor& tensor) {
+  namespace impl = torch::autograd::impl;
+  impl::add_hook(tensor, std::make_unique<RemoveGuard>(tensor.unsafeGetTensorImpl()));
+  impl::set_post_acc_grad_hooks(tensor,
+                                std::make_unique<HandOver>(std::move(engine), unit, parameter));
+}
+
+void remove_gradient_hooks(const at::Tensor& tensor) {
+  torch::autograd::impl::set_post_acc_grad_hooks(tensor, nullptr);
+}
+
+}  // namespace fsdp::engine

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.hpp"
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "engine/backward.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+using schedule::Action;
+using schedule::ActionKind;
+using schedule::Pass;
+
+// --- touches ---------------------------------------------------------------------------------
+
+void Engine::touch(std::span<const int> units,
+                   std::span<const Hit> hits,
+                   const char* op,
+                   std::uint64_t signature) {
+  std::lock_guard lock(mutex_);
+  const bool records_graph = c10::GradMode::is_enabled();
+  c10::NoGradGuard no_grad;
+  check_usable();
+  recover_from_dead_backward();
+  for (const Hit& hit : hits) {
+    FSDP_CHECK(
+        !hit.is_write || (full_depth_ > 0 && full_writeback_),
+        ErrorCode::kInvalidArgument,
+        "[touch] ",
+        op,
+        " writes ",
+        describe(hit),
+        ", which is a gathered copy that is about to be freed: change the shards that "
+        "sharded.parameters() returns, or edit inside full_parameters(/*writeback=*/true) on "
+        "all ranks");
+    at(hit.unit).parameters[static_cast<std::size_t>(hit.parameter)].was_touched = true;
+  }
+  FSDP_CHECK(!at::autocast::is_autocast_enabled(at(units.front()).device.type()),
+             ErrorCode::kUnsupported,
+             "[touch] ",
+             op,
+             " takes ",
+             describe(hits.front()),
+             " under autocast, whose cache keeps a cast copy of every weight alive after its unit "
+             "was freed: the memory promise would not hold. Switch autocast off around the model");
+  const bool in_backward = current_graph_task() >= 0 || is_backward_open_;
+  Pass pass = Pass::kBackward;
+  if (in_backward) {
+    ensure_backward();
+  } else {
+    check_before_forward();
+    pass = records_graph ? Pass::kForward : Pass::kEvaluation;
+    if (pass == Pass::kForward) {
+      print_promise();
+    }
+  }
+  check_versions(units, pass);
+  ++counters_.touches;
+  for (int unit : units) {
+    emit(trace::EventKind::kTouch, unit);
+  }
+  const std::vector<Action>* actions = nullptr;
+  try {
+    actions = &schedule_->touch(units, pass, signature);
+  } catch (const Error& error) {
+    std::string names;
+    for (int unit : units) {
+      names += (names.empty() ? "\"" : ", \"") + at(unit).name + "\"";
+    }
+    fail(error.code(),
+         "[touch] ",
+         op,
+         " takes weights of the units ",
+         names,
+         ": ",
+         error.text(),
+         ". Set Options::extra_slots to ",
+         static_cast<int>(units.size()) - 1 - options_.prefetch,
+         " or more, or put these weights into one unit");
+  }
+  try {
+    execute(*actions);
+  } catch (...) {
+    schedule_->release(units);
+    throw;
+  }
+}
+
+void Engine::release(std::span<const int> units) {
+  std::lock_guard lock(mutex_);
+  if (failure_ != nullptr) {
+    return;
+  }
+  execute(schedule_->release(units));
+}
+
+void Engine::check_before_forward() {
+  if (is_forward_checked_) {
+    return;
+  }
+  // Once a pass: nobody has taken a parameter out of its unit.
+  for (const Unit& unit : units_) {
+    for (const Parameter& parameter : unit.parameters) {
+      FSDP_CHECK(
+          parameter.tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
+          ErrorCode::kInvalidArgument,
+          "[touch] parameter \"",
+          parameter.name,
+          "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
+          "fully_shard() takes weights out. Convert the module before sharding it");
+    }
+  }
+  is_forward_checked_ = true;
+}
+
+void Engine::check_versions(std::span<const int> units, Pass pass) {
+  for (int index : units) {
+    Unit& unit = at(index);
+    const std::uint32_t version = unit.shard_version();
+    if (version == unit.seen_version) {
+      continue;
+    }
+    FSDP_CHECK(
+        pass != Pass::kBackward,
+        ErrorCode::kInvalidArgument,
+        "[touch] the shards of unit \"",
+        unit.name,
+        "\" were changed between its forward and its backward (version ",
+        unit.seen_version,
+        " then, ",
+        version,
+        " now): gradients would be those of other weights. Step the optimizer after backward");
+    // A refill does not bump version counters by itself: graphs recorded with the old weights must
+    // learn of it.
+    for (Parameter& parameter : unit.parameters) {
+      parameter.tensor.unsafeGetTensorImpl()->bump_version();
+    }
+    unit.seen_version = version;
+    if (!schedule_->is_pinned(index) && full_depth_ == 0) {
+      execute(schedule_->invalidate(index));
+    }
+  }
+}
+
+std::string Engine::describe(const Hit& hit) const {
+  return "parameter \"" + at(hit.unit).parameters[static_cast<std::size_t>(hit.parameter)].name +
+         "\" of unit \"" + at(hit.unit).name + "\"";
+}
+
+void Engine::refuse_grad_use(const Hit& hit, const char* op) {
+  fail(ErrorCode::kInvalidArgument,
+       "[touch] ",
+       op,
+       " takes the grad of the module's ",
+       describe(hit),
+       ", but gradients live in shards: build the optimizer on sharded.parameters() and clip with "
+       "fsdp::clip_grad_norm_(sharded, max_norm). An optimizer on module->parameters() would train "
+       "nothing");
+}
+
+// --- backward --------------------------------------------------------------------------------
+
+void Engine::ensure_backward() {
+  if (is_backward_open_) {
+    return;
+  }
+  join_backward(weak_from_this());
+  is_backward_open_ = true;
+  has_gradients_ = false;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    schedule_->set_trainable(static_cast<int>(unit), units_[unit].is_trainable());
+  }
+}
+
+void Engine::backward_died() noexcept {
+  std::lock_guard lock(mutex_);
+  is_backward_dead_ = true;
+}
+
+void Engine::recover_from_dead_backward() {
+  if (std::exchange(is_backward_dead_, false)) {
+    is_backward_open_ = false;
+    execute(schedule_->abort_backward());
+  }
+}
+
+void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) {
+  std::lock_guard lock(mutex_);
+  c10::NoGradGuard no_grad;
+  check_usable();
+  recover_from_dead_backward();
+  ensure_backward();
+  Unit& unit = at(index);
+  Parameter& parameter = unit.parameters[static_cast<std::size_t>(parameter_index)];
+  FSDP_CHECK(tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
+             ErrorCode::kInvalidArgument,
+             "[backward] parameter \"",
+             parameter.name,
+             "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
+             "fully_shard() takes weights out. Convert the module before sharding it");
+  has_gradients_ = true;
+  execute(schedule_->gradient(index));
+  at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
+  sink_->collect(index, parameter_index, grad);
+  bool is_complete = true;
+  for (const Parameter& other : unit.parameters) {
+    is_complete = is_complete && (other.fired > 0 || !other.tensor.requires_grad());
+  }
+  if (is_complete) {
+    execute(schedule_->gradients_complete(index));
+  }
+}
+
+void Engine::end_backward() {
+  std::lock_guard lock(mutex_);
+  c10::NoGradGuard no_grad;
+  check_usable();
+  is_backward_open_ = false;
+  is_forward_checked_ = false;
+  // autograd::grad reaches no parameter's accumulation: there is nothing to reduce then.
+  execute(schedule_->end_backward(has_gradients_));
+  emit(trace::EventKind::kBackwardEnd, -1);
+  set_guard_grads();
+  if (!has_finished_a_backward_) {
+    has_finished_a_backward_ = true;
+    check_unused_parameters();
+  }
+}
+
+void Engine::set_guard_grads() {
+  for (Unit& unit : units_) {
+    for (Parameter& parameter : unit.parameters) {
+      if (parameter.tensor.requires_grad()) {
+        parameter.tensor.mutable_grad() = parameter.grad_guard;
+      }
+    }
+  }
+}
+
+void Engine::check_unused_parameters() {
+  for (const Unit& unit : units_) {
+    for (const Parameter& parameter : unit.parameters) {
+      // The registry's handle and ours: no member holds this tensor.
+      const bool is_held_by_registry_alone = parameter.tensor.use_count() == 2;
+      FSDP_CHECK(parameter.was_touched || !parameter.tensor.requires_grad() ||
+                     !is_held_by_registry_alone || !parameter.aliases.empty(),
+                 ErrorCode::kInvalidArgument,
+                 "[backward] parameter \"",
+                 parameter.name,
+                 "\" is registered but no operator took it and no member holds it: was another "
+                 "tensor assigned to the member? That does not tie weights. Use fsdp::tie(), or "
+                 "remove the registered parameter");
+    }
+  }
+}
+
+// --- actions ---------------------------------------------------------------------------------
+
+void Engine::check_usable() const {
+  if (failure_ != nullptr) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+void Engine::execute(const std::vector<Action>& actions) {
+  // Gloo's threads inherit thread-local state, and our own copies need no touch.
+  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  try {
+    for (const Action& action : actions) {
+      switch (action.kind) {
+        case ActionKind::kStartGather: start_gather(action); break;
+        case ActionKind::kWaitGather: wait_gather(action); break;
+        case ActionKind::kFree: free(action); break;
+        case ActionKind::kOpenReduce: sink_->open(action.unit, action.slot); break;
+        case ActionKind::kStartReduce: {
+          const Unit& unit = at(action.unit);
+          emit(trace::EventKind::kReduceStart, action.unit, action.slot);
+          sink_->start_reduce(action.unit, action.slot);
+          ++counters_.reduce_scatters;
+          counters_.reduce_bytes += unit.logical_bytes();
+          counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
+          break;
+        }
+        case ActionKind::kWaitReduce:
+          emit(trace::EventKind::kReduceWaitBegin, action.unit, action.slot);
+          sink_->wait_reduce(action.unit);
+          emit(trace::EventKind::kReduceWaitEnd, action.unit, action.slot);
+          break;
+        case ActionKind::kFence: communicator_.agree({.name = "end of backward"})->wait(); break;
+      }
+    }
+  } catch (...) {
+    // Ranks may have parted here: nothing that follows would match.
+    failure_ = std::current_exception();
+    throw;
+  }
+}
+
+void Engine::start_gather(const Action& action) {
+  const Unit& unit = at(action.unit);
+  store_->start(unit, action.unit, action.slot);
+  ++counters_.gathers;
+  counters_.gather_bytes += unit.logical_bytes();
+  counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
+  emit_bytes(trace::EventKind::kGatherStart, action.unit, action.slot);
+}
+
+void Engine::wait_gather(const Action& action) {
+  emit_bytes(trace::EventKind::kGatherWaitBegin, action.unit, action.slot);
+  store_->wait(action.unit);
+  Unit& unit = at(action.unit);
+  char* base = static_cast<char*>(store_->address(action.unit, action.slot));
+  for (int i = 0; i < unit.layout->parameters(); ++i) {
+    unit.parameters[static_cast<std::size_t>(i)].storage->install(base + unit.layout->offset(i) *
+                                                                             unit.itemsize());
+  }
+  emit_bytes(trace::EventKind::kGatherWaitEnd, action.unit, action.slot);
+}
+
+void Engine::free(const Action& action) {
+  Unit& unit = at(action.unit);
+  for (Parameter& parameter : unit.parameters) {
+    parameter.storage->remove();
+  }
+  store_->release(unit, action.unit, action.slot, options_.poison_freed);
+  emit(trace::EventKind::kFree, action.unit, action.slot);
+}
+
+void Engine::emit(trace::EventKind kind, int unit, int slot) {
+  if (options_.observer) {
+    options_.observer(
+        {kind, unit, slot, std::chrono::steady_clock::now().time_since_epoch().count()});
+  }
+}
+
+void Engine::emit_bytes(trace::EventKind kind, int unit, int slot) {
+  if (options_.observer) {
+    options_.observer({kind,
+                       unit,
+                       slot,
+                       std::chrono::steady_clock::now().time_since_epoch().count(),
+                       store_->address(unit, slot),
+                       at(unit).padded_bytes()});
+  }
+}
+
+// --- what the facade asks --------------------------------------------------------------------
+
+void Engine::reshard() {
+  std::lock_guard lock(mutex_);
+  check_usable();
+  recover_from_dead_backward();
+  is_forward_checked_ = false;
+  execute(schedule_->reshard());
+}
+
+void Engine::zero_grad() {
+  std::lock_guard lock(mutex_);
+  for (Unit& unit : units_) {
+    for (Parameter& parameter : unit.parameters) {
+      parameter.shard.mutable_grad().reset();
+    }
+  }
+}
+
+Counters Engine::counters() const {
+  std::lock_guard lock(mutex_);
+  Counters counters = counters_;
+  counters.prefetch_misses = schedule_->misses() - counters_.prefetch_misses;
+  return counters;
+}
+
+void Engine::reset_counters() {
+  std::lock_guard lock(mutex_);
+  counters_ = {};
+  counters_.prefetch_misses = schedule_->misses();
+}
+
+bool Engine::is_unsharded(int unit) const {
+  std::lock_guard lock(mutex_);
+  return schedule_->is_unsharded(unit);
+}
+
+bool Engine::owns(const at::Tensor& tensor) const {
+  return tensor.defined() && tensor.has_storage() &&
+         is_registered(tensor.storage().unsafeGetStorageImpl(), this);
+}
+
+std::vector<const Parameter*> Engine::ordered_parameters() const {
+  std::vector<const Parameter*> ordered;
+  for (const Unit& unit : units_) {
+    for (const Parameter& parameter : unit.parameters) {
+      const auto order = static_cast<std::size_t>(parameter.order);
+      ordered.resize(std::max(ordered.size(), order + 1));
+      ordered[order] = &parameter;
+    }
+  }
+  return ordered;
+}
+
+}  // namespace fsdp::engine

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The live executor: touches and gradients go into the schedule, its actions are carried out with
+/// the weight store and the gradient sink. One engine per sharded module and rank.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/grad_sink.hpp"
+#include "engine/partition.hpp"
+#include "engine/touch.hpp"
+#include "engine/unit.hpp"
+#include "engine/weight_store.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/schedule/schedule.hpp"
+
+namespace fsdp::engine {
+
+/// *Invariants*: every public member takes the lock; after a collective failed, every later call
+/// throws that first failure. *Thread safety*: all members may be called from any thread of the
+/// rank.
+class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
+ public:
+  /// @collective all ranks
+  static std::shared_ptr<Engine> create(Partition partition, const World& world, Options options);
+  ~Engine() override;
+
+  // TouchTarget: called by the dispatcher's fallback.
+  void touch(std::span<const int> units,
+             std::span<const Hit> hits,
+             const char* op,
+             std::uint64_t signature) override;
+  void release(std::span<const int> units) override;
+  [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
+
+  /// A gradient of the module's tensor is there; called by autograd.
+  void gradient(int unit, int parameter, const at::Tensor& tensor);
+
+  /// The outermost backward has ended, or an exception ended it.
+  void end_backward();
+  void backward_died() noexcept;
+
+  void reshard();
+  void zero_grad();
+  void begin_full(bool writeback);
+  void end_full() noexcept;
+
+  const std::vector<Unit>& units() const { return units_; }
+  const World& world() const { return world_; }
+  memory::Ledger& ledger() { return ledger_; }
+  memory::Bytes promise() const { return promise_; }
+  Counters counters() const;
+  void reset_counters();
+  bool is_unsharded(int unit) const;
+  bool owns(const at::Tensor& tensor) const;
+  /// Parameters in the module's order.
+  std::vector<const Parameter*> ordered_parameters() const;
+
+ private:
+  Engine(Partition partition, const World& world, Options options);
+  void set_up();
+  void make_views(int unit);
+  void install_hooks(int unit);
+  void set_guard_grads();
+
+  void execute(const std::vector<schedule::Action>& actions);
+  void start_gather(const schedule::Action& action);
+  void wait_gather(const schedule::Action& action);
+  void free(const schedule::Action& action);
+  void emit(trace::EventKind kind, int unit, int slot = -1);
+  void emit_bytes(trace::EventKind kind, int unit, int slot);
+
+  void ensure_backward();
+  void recover_from_dead_backward();
+  void check_usable() const;
+  void check_before_forward();
+  void check_versions(std::span<const int> units, schedule::Pass pass);
+  void check_unused_parameters();
+  std::string describe(const Hit& hit) const;
+  void print_promise();
+
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+
+  mutable std::recursive_mutex mutex_;
+  World world_;
+  comm::Communicator& communicator_;
+  Options options_;
+  int root_;
+  memory::Ledger ledger_;
+  memory::Bytes promise_;
+  std::vector<Unit> units_;
+  std::vector<at::Tensor> buffers_;
+  std::unique_ptr<WeightStore> store_;
+  std::unique_ptr<GradSink> sink_;
+  std::optional<schedule::Schedule> schedule_;
+
+  bool is_backward_open_ = false;
+  bool is_backward_dead_ = false;  ///< what it left is cleared at the next call
+  bool has_gradients_ = false;     ///< in this backward
+  bool is_forward_checked_ = false;
+  bool has_finished_a_backward_ = false;
+  bool has_printed_promise_ = false;
+  std::exception_ptr failure_;
+
+  int full_depth_ = 0;
+  bool full_writeback_ = false;
+  std::vector<at::Tensor> full_buffers_;
+  std::int64_t full_bytes_ = 0;
+  Counters counters_;
+};
+
+}  // namespace fsdp::engine

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+/// From a module in one piece to shards: the part of the engine that runs once.
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "engine/backward.hpp"
+#include "engine/engine.hpp"
+#include "engine/manifest.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+/// Memory order is kept where a permutation of strides describes it (transposed, channels last).
+std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? tensor.strides().vec()
+                                               : tensor.contiguous().strides().vec();
+}
+
+std::string freed_message(const Parameter& parameter, const std::string& unit) {
+  return "parameter \"" + parameter.name + "\" is sharded and its unit \"" + unit +
+         "\" is not gathered now. Operators gather it by themselves; for raw pointers and "
+         "torch::save "
+         "hold fsdp::Sharded::full_parameters() on all ranks";
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> Engine::create(Partition partition, const World& world, Options options) {
+  ensure_fallback();
+  ensure_autograd_engine();
+  std::shared_ptr<Engine> engine(new Engine(std::move(partition), world, std::move(options)));
+  engine->set_up();
+  return engine;
+}
+
+Engine::Engine(Partition partition, const World& world, Options options)
+    : world_(world),
+      communicator_(world.communicator()),
+      options_(std::move(options)),
+      root_(partition.root),
+      units_(std::move(partition.units)),
+      buffers_(std::move(partition.buffers)) {}
+
+void Engine::set_up() {
+  c10::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  FSDP_CHECK(options_.prefetch >= 0,
+             ErrorCode::kInvalidArgument,
+             "[fully_shard] prefetch is ",
+             options_.prefetch,
+             ", must be 0 or more");
+  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0,
+             ErrorCode::kInvalidArgument,
+             "[fully_shard] align_bytes is ",
+             options_.align_bytes,
+             " and extra_slots ",
+             options_.extra_slots,
+             ", neither may be negative");
+  for (Unit& unit : units_) {
+    std::vector<std::int64_t> numels;
+    for (Parameter& parameter : unit.parameters) {
+      parameter.strides = dense_strides(parameter.tensor);
+      numels.push_back(parameter.numel);
+    }
+    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / unit.itemsize());
+    unit.layout = std::make_unique<layout::UnitLayout>(std::move(numels), world_.size(), align);
+  }
+  agree_on_manifest(communicator_, units_, options_);
+  if (options_.initial_weights == InitialWeights::kCheckEqual) {
+    check_equal_weights(communicator_, units_);
+  }
+
+  const int count = static_cast<int>(units_.size());
+  const int others = count - (root_ >= 0 ? 1 : 0);
+  const bool keeps_root = options_.keep_root && root_ >= 0;
+  schedule::Config config{.units = count,
+                          .root = root_,
+                          .keep_root = keeps_root,
+                          .prefetch = options_.prefetch,
+                          .slots = 1 + options_.prefetch + options_.extra_slots,
+                          .reduce_buffers = std::clamp(others, 1, 2)};
+  const StoreConfig store_config{.slots = config.slots, .kept_unit = keeps_root ? root_ : -1};
+  store_ = options_.store == Store::kAliased
+               ? make_aliased_store(communicator_, ledger_)
+               : make_slot_store(communicator_, ledger_, store_config);
+  config.fence = store_->needs_fence();
+  schedule_.emplace(config);
+  store_->make_shards(units_);
+  sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
+  std::int64_t largest = 0;
+  for (const Unit& unit : units_) {
+    largest = std::max(largest, unit.padded_bytes());
+  }
+  const std::int64_t staging = communicator_.reserve_staging(largest, 1);
+  ledger_.add(memory::Kind::kStaging, staging);
+
+  for (int unit = 0; unit < count; ++unit) {
+    make_views(unit);
+    install_hooks(unit);
+  }
+  if (options_.initial_weights == InitialWeights::kBroadcast) {
+    for (const at::Tensor& buffer : buffers_) {
+      if (buffer.defined() && buffer.numel() > 0 && buffer.is_contiguous()) {
+        communicator_.broadcast(buffer, 0, {.name = "fully_shard: buffers"})->wait();
+      }
+    }
+  }
+
+  promise_ = ledger_.live();
+  promise_[memory::Kind::kMoments] = promise_[memory::Kind::kShards] * options_.moments;
+}
+
+/// Moves one unit's weights into the shards and points the module's tensors at storages that are
+/// empty until gathered.
+void Engine::make_views(int index) {
+  Unit& unit = at(index);
+  const int rank = communicator_.rank();
+  // The unit's own reduce buffer serves as the place where it is whole once more.
+  at::Tensor whole = sink_->buffer_view(index,
+                                        index == root_ && units_.size() > 1
+                                            ? std::clamp(static_cast<int>(units_.size()) - 1, 1, 2)
+                                            : 0);
+  whole.zero_();
+  const bool own_values = options_.initial_weights == InitialWeights::kCheckEqual || rank == 0;
+  for (int i = 0; own_values && i < unit.layout->parameters(); ++i) {
+    const Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
+    whole.narrow(0, unit.layout->offset(i), parameter.numel)
+        .as_strided(parameter.sizes, parameter.strides)
+        .copy_(parameter.tensor.detach());
+  }
+  if (options_.initial_weights == InitialWeights::kBroadcast) {
+    communicator_.broadcast(whole, 0, {index, unit.name})->wait();
+  }
+  const std::int64_t shard_numel = unit.layout->shard_numel();
+  unit.flat_shard.copy_(whole.narrow(0, shard_numel * rank, shard_numel));
+
+  for (int i = 0; i < unit.layout->parameters(); ++i) {
+    Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
+    parameter.piece = unit.layout->piece(i, rank);
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, parameter.piece.shard_offset, parameter.piece.numel).detach();
+    };
+    parameter.shard = part(unit.flat_shard);
+    parameter.shard.set_requires_grad(parameter.tensor.requires_grad());
+    parameter.grad_shard = part(unit.flat_grad_shard);
+
+    const std::int64_t bytes = parameter.numel * unit.itemsize();
+    parameter.storage =
+        std::make_unique<FlatStorage>(bytes, unit.device, freed_message(parameter, unit.name));
+    parameter.grad_guard_storage = std::make_unique<FlatStorage>(
+        bytes,
+        unit.device,
+        "the grad of \"" + parameter.name + "\" lives in shards: see sharded.named_parameters()");
+    register_storage(parameter.storage->key(), weak_from_this(), index, i, StorageRole::kWeight);
+    register_storage(
+        parameter.grad_guard_storage->key(), weak_from_this(), index, i, StorageRole::kGradGuard);
+    const at::Tensor like = parameter.tensor.detach();
+    parameter.grad_guard =
+        parameter.grad_guard_storage->tagged_view(like, parameter.sizes, parameter.strides);
+    parameter.tensor.set_data(
+        parameter.storage->tagged_view(like, parameter.sizes, parameter.strides));
+  }
+  unit.seen_version = unit.shard_version();
+}
+
+void Engine::install_hooks(int index) {
+  Unit& unit = at(index);
+  for (int i = 0; i < unit.layout->parameters(); ++i) {
+    const at::Tensor& tensor = unit.parameters[static_cast<std::size_t>(i)].tensor;
+    if (c10::isFloatingType(unit.dtype) || c10::isComplexType(unit.dtype)) {
+      install_gradient_hooks(weak_from_this(), index, i, tensor);
+    }
+  }
+}
+
+Engine::~Engine() {
+  for (Unit& unit : units_) {
+    for (Parameter& parameter : unit.parameters) {
+      if (parameter.storage == nullptr) {
+        continue;
+      }
+      unregister_storage(parameter.storage->key());
+      unregister_storage(parameter.grad_guard_storage->key());
+      parameter.storage->set_freed_message("parameter \"" + parameter.name +
+                                           "\" was sharded and its fsdp::Sharded is gone: keep the "
+                                           "Sharded alive as long as the module is used");
+      remove_gradient_hooks(parameter.tensor);
+      parameter.tensor.mutable_grad().reset();
+    }
+  }
+}
+
+void Engine::print_promise() {
+  if (has_printed_promise_) {
+    return;
+  }
+  has_printed_promise_ = true;
+  if (options_.print_promise && world_.rank() == 0) {
+    std::fprintf(stderr,
+                 "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
+                 units_.size(),
+                 world_.size(),
+                 memory::format(promise_).c_str());
+  }
+}
+
+// --- full parameters -------------------------------------------------------------------------
+
+void Engine::begin_full(bool writeback) {
+  std::lock_guard lock(mutex_);
+  c10::NoGradGuard no_grad;
+  check_usable();
+  recover_from_dead_backward();
+  FSDP_CHECK(
+      !is_backward_open_, ErrorCode::kInvalidArgument, "[full_parameters] a backward is under way");
+  if (full_depth_ > 0) {
+    FSDP_CHECK(!writeback || full_writeback_,
+               ErrorCode::kInvalidArgument,
+               "[full_parameters] a scope with writeback inside one without it");
+    ++full_depth_;
+    return;
+  }
+  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  execute(schedule_->reshard());
+  try {
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      Unit& unit = units_[i];
+      const int index = static_cast<int>(i);
+      at::Tensor whole = at::empty({unit.layout->padded_numel()},
+                                   at::TensorOptions(unit.dtype).device(unit.device));
+      ledger_.add(memory::Kind::kFullScope, unit.padded_bytes());
+      full_bytes_ += unit.padded_bytes();
+      communicator_.all_gather(whole, unit.flat_shard, {index, unit.name})->wait();
+      ++counters_.gathers;
+      counters_.gather_bytes += unit.logical_bytes();
+      schedule_->hold(index);
+      char* base = static_cast<char*>(whole.data_ptr());
+      for (int p = 0; p < unit.layout->parameters(); ++p) {
+        unit.parameters[static_cast<std::size_t>(p)].storage->install(
+            base + unit.layout->offset(p) * unit.itemsize());
+      }
+      full_buffers_.push_back(std::move(whole));
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
+  full_writeback_ = writeback;
+  full_depth_ = 1;
+}
+
+void Engine::end_full() noexcept {
+  std::lock_guard lock(mutex_);
+  if (failure_ != nullptr || --full_depth_ > 0) {
+    return;
+  }
+  c10::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    if (full_writeback_) {
+      const std::int64_t numel = unit.layout->shard_numel();
+      unit.flat_shard.copy_(full_buffers_[i].narrow(0, numel * communicator_.rank(), numel));
+    }
+    for (Parameter& parameter : unit.parameters) {
+      parameter.storage->remove();
+    }
+    schedule_->unhold(static_cast<int>(i));
+  }
+  full_buffers_.clear();
+  ledger_.remove(memory::Kind::kFullScope, std::exchange(full_bytes_, 0));
+  full_writeback_ = false;
+}
+
+}  // namespace fsdp::engine

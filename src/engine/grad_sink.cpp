@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/grad_sink.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+std::int64_t largest_in_ring(const std::vector<Unit>& units, int root) {
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (units.size() == 1 || static_cast<int>(i) != root) {
+      largest = std::max(largest, units[i].padded_bytes());
+    }
+  }
+  return largest;
+}
+
+std::int64_t root_buffer_bytes(const std::vector<Unit>& units, int root) {
+  return root >= 0 && units.size() > 1 ? units[static_cast<std::size_t>(root)].padded_bytes() : 0;
+}
+}  // namespace
+
+std::int64_t GradSink::buffer_bytes(const std::vector<Unit>& units, int root, int buffers) {
+  return largest_in_ring(units, root) * buffers + root_buffer_bytes(units, root);
+}
+
+GradSink::GradSink(comm::Communicator& communicator,
+                   memory::Ledger& ledger,
+                   std::vector<Unit>& units,
+                   int root,
+                   int buffers)
+    : communicator_(communicator),
+      ledger_(ledger),
+      units_(units),
+      buffer_of_(units.size(), -1),
+      works_(units.size()),
+      buffer_bytes_(buffer_bytes(units, root, buffers)) {
+  const c10::Device device = units.front().device;
+  const auto allocate = [&](std::int64_t bytes) {
+    buffers_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+  };
+  for (int buffer = 0; buffer < buffers; ++buffer) {
+    allocate(largest_in_ring(units, root));
+  }
+  allocate(root_buffer_bytes(units, root));
+  ledger_.add(memory::Kind::kReduceBuffers, buffer_bytes_);
+  for (Unit& unit : units) {
+    unit.flat_grad_shard =
+        at::zeros({unit.layout->shard_numel()}, at::TensorOptions(unit.dtype).device(unit.device));
+    shard_bytes_ += unit.shard_bytes();
+  }
+  ledger_.add(memory::Kind::kGradShards, shard_bytes_);
+}
+
+GradSink::~GradSink() {
+  works_.clear();
+  ledger_.remove(memory::Kind::kReduceBuffers, buffer_bytes_);
+  ledger_.remove(memory::Kind::kGradShards, shard_bytes_);
+}
+
+at::Tensor GradSink::buffer_view(int unit, int buffer) const {
+  const Unit& of = units_[static_cast<std::size_t>(unit)];
+  const at::Tensor& bytes = buffers_[static_cast<std::size_t>(buffer)];
+  FSDP_ASSERT(bytes.numel() >= of.padded_bytes(), "reduce buffer ", buffer, " is too small");
+  return at::from_blob(
+      bytes.data_ptr(), {of.layout->padded_numel()}, at::TensorOptions(of.dtype).device(of.device));
+}
+
+void GradSink::open(int unit, int buffer) {
+  buffer_of_[static_cast<std::size_t>(unit)] = buffer;
+  for (Parameter& parameter : units_[static_cast<std::size_t>(unit)].parameters) {
+    parameter.fired = 0;
+  }
+}
+
+void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
+  Unit& of = units_[static_cast<std::size_t>(unit)];
+  Parameter& which = of.parameters[static_cast<std::size_t>(parameter)];
+  const at::Tensor place = buffer_view(unit, buffer_of_[static_cast<std::size_t>(unit)])
+                               .narrow(0, of.layout->offset(parameter), which.numel)
+                               .as_strided(which.sizes, which.strides);
+  const at::Tensor source = grad.is_sparse() ? grad.to_dense() : grad;
+  if (which.fired == 0) {
+    place.copy_(source);
+  } else {
+    place.add_(source);
+  }
+  ++which.fired;
+}
+
+void GradSink::start_reduce(int unit, int buffer) {
+  Unit& of = units_[static_cast<std::size_t>(unit)];
+  at::Tensor flat = buffer_view(unit, buffer);
+  bool has_grad = false;
+  for (int i = 0; i < of.layout->parameters(); ++i) {
+    const Parameter& parameter = of.parameters[static_cast<std::size_t>(i)];
+    if (parameter.fired == 0 && parameter.numel > 0) {
+      flat.narrow(0, of.layout->offset(i), parameter.numel).zero_();
+    }
+    has_grad = has_grad || parameter.shard.grad().defined();
+  }
+  const std::int64_t padding = of.layout->padded_numel() - of.layout->total_numel();
+  if (padding > 0) {
+    flat.narrow(0, of.layout->total_numel(), padding).zero_();
+  }
+  if (has_grad) {
+    // Accumulation, parameter by parameter: a grad that was reset starts from zero, one that the
+    // user replaced is taken over.
+    for (Parameter& parameter : of.parameters) {
+      const at::Tensor& grad = parameter.shard.grad();
+      if (!grad.defined()) {
+        parameter.grad_shard.zero_();
+      } else if (!grad.is_same(parameter.grad_shard)) {
+        parameter.grad_shard.copy_(grad);
+        parameter.shard.mutable_grad().reset();
+      }
+    }
+  }
+  works_[static_cast<std::size_t>(unit)] = communicator_.reduce_scatter(
+      of.flat_grad_shard,
+      flat,
+      {.divisor = static_cast<double>(communicator_.size()), .accumulate = has_grad},
+      {unit, of.name});
+}
+
+void GradSink::wait_reduce(int unit) {
+  auto work = std::exchange(works_[static_cast<std::size_t>(unit)], nullptr);
+  work->wait();
+  buffer_of_[static_cast<std::size_t>(unit)] = -1;
+  for (Parameter& parameter : units_[static_cast<std::size_t>(unit)].parameters) {
+    if (parameter.tensor.requires_grad() && !parameter.shard.grad().defined()) {
+      parameter.shard.mutable_grad() = parameter.grad_shard;
+    }
+  }
+}
+
+}  // namespace fsdp::engine

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/partition.hpp"
+
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "engine/layer_members.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+/// What both kinds of module come down to.
+struct Tree {
+  struct Node {
+    std::string name;
+    const torch::nn::Module* module;  ///< null for TorchScript
+  };
+  std::vector<Node> modules;  ///< parents before children
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  std::vector<at::Tensor> buffers;
+};
+
+std::string parent_of(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string::npos ? std::string() : path.substr(0, dot);
+}
+
+bool is_inside(const std::string& path, const std::string& module) {
+  return module.empty() || path == module ||
+         (path.size() > module.size() && path.compare(0, module.size(), module) == 0 &&
+          path[module.size()] == '.');
+}
+
+/// The innermost module on the way to `path` that is in `claimed`, or "" (the root).
+std::string owner_of(const std::string& path, const std::set<std::string>& claimed) {
+  for (std::string module = path; !module.empty(); module = parent_of(module)) {
+    if (claimed.contains(module)) {
+      return module;
+    }
+  }
+  return {};
+}
+
+/// Asks the policy about every module, innermost first.
+std::set<std::string> claim(const Tree& tree, const Units& policy) {
+  std::set<std::string> claimed;
+  for (auto node = tree.modules.rbegin(); node != tree.modules.rend(); ++node) {
+    if (node->name.empty()) {
+      continue;  // the outermost module is the root unit in any case
+    }
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      const std::string owner = owner_of(parent_of(name), claimed);
+      const bool is_claimed_inside = !owner.empty() && is_inside(owner, node->name);
+      if (is_inside(name, node->name) && !is_claimed_inside) {
+        numel += tensor.numel();
+      }
+    }
+    if (policy.claims({.name = node->name, .module = node->module, .numel = numel})) {
+      claimed.insert(node->name);
+    }
+  }
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(claimed.contains(name),
+               ErrorCode::kNotFound,
+               "[fully_shard] no module is called \"",
+               name,
+               "\"; modules have the names that named_modules() shows, without a leading dot");
+  }
+  return claimed;
+}
+
+/// How many tensors of this module use each storage: what is more, somebody else holds.
+void check_aliases(const Tree& tree) {
+  std::unordered_map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
+  const auto count = [&](const at::Tensor& tensor) {
+    users[tensor.storage().unsafeGetStorageImpl()].insert(tensor.unsafeGetTensorImpl());
+  };
+  for (const auto& [name, tensor] : tree.parameters) {
+    count(tensor);
+  }
+  for (const at::Tensor& buffer : tree.buffers) {
+    if (buffer.defined() && buffer.has_storage()) {
+      count(buffer);
+    }
+  }
+  for (const auto& [name, tensor] : tree.parameters) {
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    const std::size_t held =
+        c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));
+    const std::size_t expected = users[storage].size();
+    FSDP_CHECK(held == expected,
+               ErrorCode::kInvalidArgument,
+               "[fully_shard] the memory of parameter \"",
+               name,
+               "\" is used by ",
+               held,
+               " tensors, of which the module has ",
+               expected,
+               ": a view, a frozen TorchScript copy or a detached alias made before sharding would "
+               "keep the old weights. Make such views after fully_shard, or drop them first");
+    FSDP_CHECK(!tensor.grad().defined(),
+               ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"",
+               name,
+               "\" has a gradient already: shard before the first backward, or call zero_grad()");
+    FSDP_CHECK(tensor.is_leaf(),
+               ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"",
+               name,
+               "\" is the result of an operation that autograd recorded, not a leaf");
+    FSDP_CHECK(tensor.layout() == c10::kStrided,
+               ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"",
+               name,
+               "\" is not a strided tensor");
+  }
+}
+
+void check_members(torch::nn::Module& root) {
+  for (const auto& item : root.named_modules("", /*include_self=*/true)) {
+    torch::nn::Module& module = *item.value();
+    FSDP_CHECK(!writes_weights_in_forward(module),
+               ErrorCode::kInvalidArgument,
+               "[fully_shard] \"",
+               item.key(),
+               "\" has max_norm: its forward writes the weights, which each rank would do on its "
+               "own gathered copy. Normalise the weights after the optimizer's step instead");
+    const auto registered = module.named_parameters(/*recurse=*/false);
+    for (const Member& member : layer_members(module)) {
+      const at::Tensor* entry = registered.find(member.name);
+      if (entry == nullptr || !member.tensor->defined()) {
+        continue;
+      }
+      if (!entry->is_same(*member.tensor)) {
+        std::string source;
+        for (const auto& parameter : root.named_parameters()) {
+          if (parameter.value().is_same(*member.tensor)) {
+            source = parameter.key();
+          }
+        }
+        const std::string name = item.key().empty() ? member.name : item.key() + "." + member.name;
+        fail(ErrorCode::kInvalidArgument,
+             "[fully_shard] \"",
+             name,
+             "\" as forward uses it is not the registered parameter",
+             source.empty() ? "" : ", it is \"" + source + "\"",
+             ": an assignment to the member does not tie weights, the registered one would never "
+             "train. Use fsdp::tie(from, \"weight\", to, \"weight\")");
+      }
+    }
+  }
+}
+
+/// Groups the parameters by owner and dtype, in the module's order.
+Partition group(const Tree& tree, const Units& policy) {
+  FSDP_CHECK(!tree.parameters.empty(),
+             ErrorCode::kInvalidArgument,
+             "[fully_shard] the module has no parameters");
+  check_aliases(tree);
+  const std::set<std::string> claimed = claim(tree, policy);
+  std::vector<std::string> owners = {""};
+  for (const Tree::Node& node : tree.modules) {
+    if (claimed.contains(node.name)) {
+      owners.push_back(node.name);
+    }
+  }
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<Parameter>> groups;
+  std::unordered_map<const c10::TensorImpl*, Parameter*> first_names;
+  std::map<std::string, std::vector<at::ScalarType>> dtypes;
+  int order = 0;
+  for (const auto& [name, tensor] : tree.parameters) {
+    if (auto known = first_names.find(tensor.unsafeGetTensorImpl()); known != first_names.end()) {
+      known->second->aliases.push_back(name);
+      continue;
+    }
+    const std::string owner = owner_of(parent_of(name), claimed);
+    auto& of_owner = dtypes[owner];
+    if (std::find(of_owner.begin(), of_owner.end(), tensor.scalar_type()) == of_owner.end()) {
+      of_owner.push_back(tensor.scalar_type());
+    }
+    auto& members = groups[{owner, tensor.scalar_type()}];
+    members.reserve(tree.parameters.size());  // pointers to members must stay
+    Parameter parameter;
+    parameter.name = name;
+    parameter.tensor = tensor;
+    parameter.order = order++;
+    parameter.sizes = tensor.sizes().vec();
+    parameter.numel = tensor.numel();
+    members.push_back(std::move(parameter));
+    first_names[tensor.unsafeGetTensorImpl()] = &members.back();
+  }
+  Partition result;
+  result.buffers = tree.buffers;
+  for (const std::string& owner : owners) {
+    for (at::ScalarType dtype : dtypes[owner]) {
+      Unit unit;
+      unit.name = owner.empty() ? kRootName : owner;
+      if (dtypes[owner].size() > 1) {
+        unit.name += std::string(" ") + c10::toString(dtype);
+      }
+      unit.dtype = dtype;
+      unit.parameters = std::move(groups[{owner, dtype}]);
+      unit.device = unit.parameters.front().tensor.device();
+      if (owner.empty() && result.root < 0) {
+        result.root = static_cast<int>(result.units.size());
+      }
+      result.units.push_back(std::move(unit));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Partition partition(torch::nn::Module& module, const Units& policy) {
+  check_members(module);
+  Tree tree;
+  for (const auto& item : module.named_modules("", /*include_self=*/true)) {
+    tree.modules.push_back({item.key(), item.value().get()});
+  }
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().defined()) {
+      tree.parameters.emplace_back(item.key(), item.value());
+    }
+  }
+  for (const at::Tensor& buffer : module.buffers()) {
+    tree.buffers.push_back(buffer);
+  }
+  return group(tree, policy);
+}
+
+Partition partition(const torch::jit::Module& module, const Units& policy) {
+  Tree tree;
+  for (const auto& item : module.named_modules()) {
+    tree.modules.push_back({item.name, nullptr});
+  }
+  for (const auto& item : module.named_parameters()) {
+    tree.parameters.emplace_back(item.name, item.value);
+  }
+  for (const at::Tensor& buffer : module.buffers()) {
+    tree.buffers.push_back(buffer);
+  }
+  return group(tree, policy);
+}
+
+}  // namespace fsdp::engine

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <regex>
+#include <utility>
+
+#include "engine/engine.hpp"
+#include "engine/layer_members.hpp"
+#include "engine/partition.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+
+namespace fsdp {
+
+// --- units -----------------------------------------------------------------------------------
+
+Units units_matching(const std::string& pattern) {
+  try {
+    return Units([expression = std::regex(pattern)](const Candidate& candidate) {
+      return std::regex_match(candidate.name, expression);
+    });
+  } catch (const std::regex_error& error) {
+    fail(ErrorCode::kInvalidArgument,
+         "[units_matching] \"",
+         pattern,
+         "\" is not a regular expression: ",
+         error.what());
+  }
+}
+
+Units units_listed(std::vector<std::string> names) {
+  Units units([names](const Candidate& candidate) {
+    return std::find(names.begin(), names.end(), candidate.name) != names.end();
+  });
+  units.required_names = std::move(names);
+  return units;
+}
+
+Units units_larger_than(std::int64_t min_numel) {
+  return Units([min_numel](const Candidate& candidate) { return candidate.numel >= min_numel; });
+}
+
+// --- sharding --------------------------------------------------------------------------------
+
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module,
+                    const World& world,
+                    Options options) {
+  FSDP_CHECK(module != nullptr, ErrorCode::kInvalidArgument, "[fully_shard] the module is null");
+  engine::Partition partition = engine::partition(*module, options.units);
+  return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
+}
+
+Sharded fully_shard(const torch::jit::Module& module, const World& world, Options options) {
+  engine::Partition partition = engine::partition(module, options.units);
+  return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
+}
+
+namespace {
+/// Module keeps its registry protected and offers no way to replace an entry.
+struct RegistryAccess : torch::nn::Module {
+  static auto& parameters(torch::nn::Module& module) {
+    return module.*(&RegistryAccess::parameters_);
+  }
+};
+}  // namespace
+
+void tie(torch::nn::Module& from,
+         const std::string& from_name,
+         torch::nn::Module& to,
+         const std::string& to_name) {
+  const auto source_parameters = from.named_parameters(/*recurse=*/false);
+  const at::Tensor* source = source_parameters.find(from_name);
+  FSDP_CHECK(source != nullptr,
+             ErrorCode::kNotFound,
+             "[tie] the first module has no parameter \"",
+             from_name,
+             "\"");
+  const auto target_parameters = to.named_parameters(/*recurse=*/false);
+  const at::Tensor* target = target_parameters.find(to_name);
+  FSDP_CHECK(target != nullptr,
+             ErrorCode::kNotFound,
+             "[tie] the second module has no parameter \"",
+             to_name,
+             "\"");
+  FSDP_CHECK(source->sizes() == target->sizes(),
+             ErrorCode::kInvalidArgument,
+             "[tie] \"",
+             from_name,
+             "\" has shape ",
+             source->sizes(),
+             " and \"",
+             to_name,
+             "\" has shape ",
+             target->sizes(),
+             ", tied weights have one shape");
+  for (const engine::Member& member : engine::layer_members(to)) {
+    if (member.name == to_name) {
+      *member.tensor = *source;
+    }
+  }
+  RegistryAccess::parameters(to)[to_name] = *source;
+}
+
+// --- Sharded ---------------------------------------------------------------------------------
+
+std::vector<at::Tensor> Sharded::parameters() const {
+  std::vector<at::Tensor> shards;
+  for (const engine::Parameter* parameter : engine_->ordered_parameters()) {
+    shards.push_back(parameter->shard);
+  }
+  return shards;
+}
+
+std::vector<NamedShard> Sharded::named_parameters() const {
+  std::vector<NamedShard> shards;
+  for (const engine::Parameter* parameter : engine_->ordered_parameters()) {
+    shards.push_back({.name = parameter->name,
+                      .shard = parameter->shard,
+                      .begin = parameter->piece.parameter_offset,
+                      .sizes = parameter->sizes,
+                      .aliases = parameter->aliases});
+  }
+  return shards;
+}
+
+std::vector<at::Tensor> Sharded::flat_shards() const {
+  std::vector<at::Tensor> shards;
+  for (const engine::Unit& unit : engine_->units()) {
+    shards.push_back(unit.flat_shard);
+  }
+  return shards;
+}
+
+std::vector<at::Tensor> Sharded::flat_grad_shards() const {
+  std::vector<at::Tensor> shards;
+  for (const engine::Unit& unit : engine_->units()) {
+    const bool has_grad = std::any_of(
+        unit.parameters.begin(), unit.parameters.end(), [](const engine::Parameter& parameter) {
+          return parameter.shard.grad().defined();
+        });
+    shards.push_back(has_grad ? unit.flat_grad_shard : at::Tensor());
+  }
+  return shards;
+}
+
+void Sharded::zero_grad() { engine_->zero_grad(); }
+
+FullParameters Sharded::full_parameters(bool writeback) const {
+  return FullParameters(engine_, writeback);
+}
+
+void Sharded::reshard() { engine_->reshard(); }
+
+std::vector<UnitInfo> Sharded::units() const {
+  std::vector<UnitInfo> infos;
+  for (const engine::Unit& unit : engine_->units()) {
+    infos.push_back({.name = unit.name,
+                     .numel = unit.layout->total_numel(),
+                     .padded_numel = unit.layout->padded_numel(),
+                     .itemsize = unit.itemsize(),
+                     .parameters = unit.layout->parameters(),
+                     .is_unsharded = engine_->is_unsharded(static_cast<int>(infos.size()))});
+  }
+  return infos;
+}
+
+std::int64_t Sharded::unsharded_numel() const {
+  std::int64_t numel = 0;
+  for (const UnitInfo& unit : units()) {
+    numel += unit.is_unsharded ? unit.numel : 0;
+  }
+  return numel;
+}
+
+Counters Sharded::counters() const { return engine_->counters(); }
+void Sharded::reset_counters() { engine_->reset_counters(); }
+memory::Bytes Sharded::promise() const { return engine_->promise(); }
+const memory::Ledger& Sharded::ledger() const { return engine_->ledger(); }
+memory::Ledger& Sharded::ledger() { return engine_->ledger(); }
+World Sharded::world() const { return engine_->world(); }
+bool Sharded::is_sharded(const at::Tensor& tensor) const { return engine_->owns(tensor); }
+
+// --- FullParameters --------------------------------------------------------------------------
+
+FullParameters::FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback)
+    : engine_(std::move(engine)), writeback_(writeback) {
+  engine_->begin_full(writeback_);
+}
+
+FullParameters::FullParameters(FullParameters&&) noexcept = default;
+
+FullParameters::~FullParameters() {
+  if (engine_ != nullptr) {
+    engine_->end_full();
+  }
+}
+
+}  // namespace fsdp

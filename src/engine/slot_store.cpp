@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/weight_store.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+std::int64_t largest_in_ring(const std::vector<Unit>& units, const StoreConfig& config) {
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (static_cast<int>(i) != config.kept_unit) {
+      largest = std::max(largest, units[i].padded_bytes());
+    }
+  }
+  return largest;
+}
+
+class SlotStore : public WeightStore {
+ public:
+  SlotStore(comm::Communicator& communicator, memory::Ledger& ledger, const StoreConfig& config)
+      : communicator_(communicator), ledger_(ledger), config_(config) {}
+
+  ~SlotStore() override {
+    works_.clear();
+    ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
+    ledger_.remove(memory::Kind::kShards, shard_bytes_);
+  }
+
+  void make_shards(std::vector<Unit>& units) override {
+    for (Unit& unit : units) {
+      unit.flat_shard = at::zeros({unit.layout->shard_numel()},
+                                  at::TensorOptions(unit.dtype).device(unit.device));
+      shard_bytes_ += unit.shard_bytes();
+    }
+    ledger_.add(memory::Kind::kShards, shard_bytes_);
+    const c10::Device device = units.front().device;
+    const auto allocate = [&](std::int64_t bytes) {
+      slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+    };
+    for (int slot = 0; slot < config_.slots; ++slot) {
+      allocate(largest_in_ring(units, config_));
+    }
+    if (config_.kept_unit >= 0) {
+      allocate(units[static_cast<std::size_t>(config_.kept_unit)].padded_bytes());
+    }
+    slot_bytes_ = slot_bytes(units, config_);
+    ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
+    works_.resize(units.size());
+    // A view of each slot for each unit that can land there, made once: gathers allocate nothing.
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      std::vector<at::Tensor>& views = views_.emplace_back();
+      for (at::Tensor& slot : slots_) {
+        const bool fits = slot.numel() >= units[i].padded_bytes();
+        views.push_back(fits ? at::from_blob(slot.data_ptr(),
+                                             {units[i].layout->padded_numel()},
+                                             at::TensorOptions(units[i].dtype).device(device))
+                             : at::Tensor());
+      }
+    }
+  }
+
+  void start(const Unit& unit, int index, int slot) override {
+    const auto i = static_cast<std::size_t>(index);
+    works_[i] = communicator_.all_gather(
+        views_[i][static_cast<std::size_t>(slot)], unit.flat_shard, {index, unit.name});
+  }
+
+  void wait(int index) override {
+    auto work = std::exchange(works_[static_cast<std::size_t>(index)], nullptr);
+    work->wait();
+  }
+
+  void release(const Unit& unit, int index, int slot, bool poison) override {
+    if (poison && unit.device.is_cpu()) {
+      // Every dtype's all-ones pattern is NaN for floats and -1 for integers.
+      std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.padded_bytes()));
+    }
+  }
+
+  void* address(int index, int slot) override {
+    return views_[static_cast<std::size_t>(index)][static_cast<std::size_t>(slot)].data_ptr();
+  }
+
+  bool needs_fence() const override { return false; }
+
+ private:
+  comm::Communicator& communicator_;
+  memory::Ledger& ledger_;
+  StoreConfig config_;
+  std::vector<at::Tensor> slots_;
+  std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
+  std::vector<std::unique_ptr<comm::Work>> works_;
+  std::int64_t shard_bytes_ = 0;
+  std::int64_t slot_bytes_ = 0;
+};
+
+}  // namespace
+
+std::int64_t slot_bytes(const std::vector<Unit>& units, const StoreConfig& config) {
+  std::int64_t bytes = largest_in_ring(units, config) * config.slots;
+  if (config.kept_unit >= 0) {
+    bytes += units[static_cast<std::size_t>(config.kept_unit)].padded_bytes();
+  }
+  return bytes;
+}
+
+std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
+                                             memory::Ledger& ledger,
+                                             const StoreConfig& config) {
+  return std::make_unique<SlotStore>(communicator, ledger, config);
+}
+
+}  // namespace fsdp::engine

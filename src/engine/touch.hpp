@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Touching as a source of "this unit is needed now".
+///
+/// NOTE [Units are found by touch]
+/// torch::nn::Module has no hooks in C++, and its tensors must keep their identity. So the weights
+/// are marked: each parameter's TensorImpl carries kTouchKey, a dispatch key that c10 keeps for
+/// extensions, and one boxed fallback is registered for it. The dispatcher calls that fallback
+/// before every operator that takes a weight (views, detached aliases and autograd's saved
+/// variables inherit the key) and before no other. It finds the units by StorageImpl, has them
+/// gathered and pinned, runs the operator with the key excluded, so that nested operators pass
+/// straight through, and unpins. RecordFunction would swallow exceptions, cost every operator, and
+/// miss threads; see docs/decisions/0001-units-found-by-touch.md.
+///
+/// One fallback per key and process: deferred initialisation, when it comes, must share this one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace fsdp::engine {
+
+inline constexpr c10::DispatchKey kTouchKey = c10::DispatchKey::DeferredInit;
+
+/// A weight that an operator takes.
+struct Hit {
+  int unit;
+  int parameter;  ///< index within the unit
+  bool is_write;  ///< the operator's schema says that it writes it
+  bool operator==(const Hit&) const = default;
+};
+
+/// What a touched storage stands for.
+enum class StorageRole {
+  kWeight,
+  kGradGuard,  ///< the placeholder in a parameter's grad: any use is a mistake
+};
+
+/// Who is told of touches: an engine.
+class TouchTarget {
+ public:
+  virtual ~TouchTarget() = default;
+  /// Makes the units of `hits` whole and pins them. `units` is ascending, without duplicates.
+  virtual void touch(std::span<const int> units,
+                     std::span<const Hit> hits,
+                     const char* op,
+                     std::uint64_t signature) = 0;
+  /// Unpins. Called also when the operator threw.
+  virtual void release(std::span<const int> units) = 0;
+  /// Throws the error that says what to do instead.
+  [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
+};
+
+/// Registers the fallback, once per process.
+void ensure_fallback();
+
+void register_storage(const c10::StorageImpl* storage,
+                      std::weak_ptr<TouchTarget> target,
+                      int unit,
+                      int parameter,
+                      StorageRole role);
+void unregister_storage(const c10::StorageImpl* storage);
+/// Whether a storage belongs to a sharded parameter of `target`.
+bool is_registered(const c10::StorageImpl* storage, const TouchTarget* target);
+
+}  // namespace fsdp::engine

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+/// A unit as the engine holds it: its parameters' handles and storages, its layout, and this rank's
+/// shards.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/flat_storage.hpp"
+#include "fsdp/layout/unit_layout.hpp"
+
+namespace fsdp::engine {
+
+/// One distinct tensor of the module (tied names share one).
+struct Parameter {
+  std::string name;
+  std::vector<std::string> aliases;
+  at::Tensor tensor;  ///< the module's own tensor: its TensorImpl never changes
+  int order = 0;      ///< position among the module's parameters
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  std::int64_t numel = 0;
+  std::unique_ptr<FlatStorage> storage;
+  std::unique_ptr<FlatStorage> grad_guard_storage;
+  at::Tensor grad_guard;     ///< stands in the module tensor's grad; any use throws
+  at::Tensor shard;          ///< 1-D view of the unit's flat shard: what optimizers see
+  at::Tensor grad_shard;     ///< the same of the flat gradient shard
+  layout::Piece piece;       ///< what this rank owns of it
+  int fired = 0;             ///< gradients that arrived since the reduce buffer was opened
+  bool was_touched = false;  ///< ever
+};
+
+struct Unit {
+  std::string name;
+  std::vector<Parameter> parameters;
+  std::unique_ptr<layout::UnitLayout> layout;
+  at::ScalarType dtype = at::kFloat;
+  c10::Device device = c10::kCPU;
+  at::Tensor flat_shard;           ///< [shard_numel]
+  at::Tensor flat_grad_shard;      ///< [shard_numel]
+  std::uint32_t seen_version = 0;  ///< of flat_shard, when its weights were last used in a forward
+
+  std::int64_t itemsize() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
+  std::int64_t logical_bytes() const { return layout->total_numel() * itemsize(); }
+  std::int64_t padded_bytes() const { return layout->padded_numel() * itemsize(); }
+  std::int64_t shard_bytes() const { return layout->shard_numel() * itemsize(); }
+  std::uint32_t shard_version() const {
+    return flat_shard.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  bool is_trainable() const {
+    for (const Parameter& parameter : parameters) {
+      if (parameter.tensor.requires_grad()) {
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+}  // namespace fsdp::engine

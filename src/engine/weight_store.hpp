@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+/// How a unit's full weights come to be. The schedule decides when; a store knows how.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/unit.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/memory/ledger.hpp"
+
+namespace fsdp::engine {
+
+/// *Invariants*: start and wait come in pairs, in the same order on all ranks; between wait and
+/// release the unit's bytes lie at address(). *Thread safety*: under the engine's lock.
+class WeightStore {
+ public:
+  virtual ~WeightStore() = default;
+  /// Makes the flat shards of all units, zero. @collective all ranks
+  virtual void make_shards(std::vector<Unit>& units) = 0;
+  /// Begins to make `unit` whole in `slot`. @collective all ranks
+  virtual void start(const Unit& unit, int index, int slot) = 0;
+  /// Ends it. @blocks
+  virtual void wait(int index) = 0;
+  /// The unit is no longer needed. With `poison`, memory that is the slot's own is filled with NaN.
+  virtual void release(const Unit& unit, int index, int slot, bool poison) = 0;
+  /// Where the unit's bytes are, or will be once gathered.
+  virtual void* address(int index, int slot) = 0;
+  /// Whether ranks read each other's shards in place, so that nobody may write its own before all
+  /// have finished.
+  virtual bool needs_fence() const = 0;
+};
+
+struct StoreConfig {
+  int slots = 2;       ///< in the ring, each as large as the largest unit in it
+  int kept_unit = -1;  ///< this unit has a slot of its own, the last
+};
+
+/// A ring of buffers filled by all-gathers that land in place.
+std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
+                                             memory::Ledger& ledger,
+                                             const StoreConfig& config);
+
+/// One memory that all ranks share: each rank's shard is its slice of it, and a gather is
+/// agreement.
+/// @throws Error kUnsupported from make_shards where the transport has no shared memory
+std::unique_ptr<WeightStore> make_aliased_store(comm::Communicator& communicator,
+                                                memory::Ledger& ledger);
+
+/// The bytes a slot store takes for these units.
+std::int64_t slot_bytes(const std::vector<Unit>& units, const StoreConfig& config);
+
+}  // namespace fsdp::engine

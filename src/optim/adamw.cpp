@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/optim/adamw.hpp"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "fsdp/base/error.hpp"
+#include "optim/flat_views.hpp"
+
+namespace fsdp::optim {
+
+AdamW::AdamW(Sharded sharded, AdamWOptions options)
+    : sharded_(std::move(sharded)), options_(options) {
+  FSDP_CHECK(options.lr >= 0 && options.eps >= 0 && options.weight_decay >= 0 &&
+                 options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+             ErrorCode::kInvalidArgument,
+             "[AdamW] lr ",
+             options.lr,
+             ", betas ",
+             options.beta1,
+             " and ",
+             options.beta2,
+             ", eps ",
+             options.eps,
+             ", weight decay ",
+             options.weight_decay,
+             ": none may be negative, betas must be below 1");
+  c10::NoGradGuard no_grad;
+  for (const at::Tensor& shard : sharded_.flat_shards()) {
+    first_moments_.push_back(at::zeros_like(shard));
+    second_moments_.push_back(at::zeros_like(shard));
+    ledger_bytes_ += 2 * static_cast<std::int64_t>(shard.nbytes());
+  }
+  sharded_.ledger().add(memory::Kind::kMoments, ledger_bytes_);
+}
+
+AdamW::~AdamW() { sharded_.ledger().remove(memory::Kind::kMoments, ledger_bytes_); }
+
+void AdamW::step() {
+  c10::NoGradGuard no_grad;
+  ++steps_;
+  FlatViews views = views_with_gradients(sharded_);
+  if (views.shards.empty()) {
+    return;
+  }
+  std::vector<at::Tensor> first, second;
+  for (std::size_t i = 0; i < views.shards.size(); ++i) {
+    const auto part = [&](const at::Tensor& moments) {
+      return moments.narrow(0, views.offsets[i], views.shards[i].numel());
+    };
+    first.push_back(part(first_moments_[views.units[i]]));
+    second.push_back(part(second_moments_[views.units[i]]));
+  }
+  const std::vector<at::Tensor> steps(views.shards.size(),
+                                      at::full({}, static_cast<double>(steps_), at::kFloat));
+  at::_fused_adamw_(views.shards,
+                    views.grads,
+                    first,
+                    second,
+                    {},
+                    steps,
+                    options_.lr,
+                    options_.beta1,
+                    options_.beta2,
+                    options_.weight_decay,
+                    options_.eps,
+                    /*amsgrad=*/false,
+                    /*maximize=*/false);
+}
+
+}  // namespace fsdp::optim

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks find what they are for, on a repository made for the purpose."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
+
+
+class ChecksTest(unittest.TestCase):
+    def setUp(self):
+        self.root = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        subprocess.run(["git", "init", "-q", str(self.root)], check=True)
+        shutil.copytree(TOOLS, self.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run_check(self, name, *arguments):
+        command = [sys.executable, str(self.root / f"tools/check_{name}.py"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_lower_level_is_allowed(self):
+        self.write("src/engine/a.cpp", LICENCE + '#include "fsdp/comm/world.hpp"\n#include <torch/torch.h>\n')
+        self.assertEqual(self.run_check("levels"), (0, ""))
+
+    def test_a_sibling_is_refused(self):
+        self.write("src/layout/a.cpp", LICENCE + '#include "schedule/b.hpp"\n')
+        code, text = self.run_check("levels")
+        self.assertEqual(code, 1)
+        self.assertIn("src/layout/a.cpp:2: layout (level 1) includes schedule (level 1)", text)
+
+    def test_torch_in_a_torch_free_module_is_refused(self):
+        self.write("src/layout/a.cpp", "#include <ATen/core/Tensor.h>\n")
+        self.assertIn("layout is torch-free", self.run_check("levels")[1])
+
+    def test_all_of_torch_in_a_public_header_is_refused(self):
+        self.write("include/fsdp/engine/a.hpp", "#include <torch/torch.h>\n")
+        self.assertIn("a public header includes torch/torch.h", self.run_check("levels")[1])
+
+    def test_a_reference_without_a_note_is_found(self):
+        self.write("src/base/a.cpp", "// NOTE [one]: text\n// See NOTE [one], see NOTE\n// [two words].\n")
+        code, text = self.run_check("notes")
+        self.assertEqual(code, 1)
+        self.assertIn("src/base/a.cpp:2: no file holds NOTE [two words]", text)
+        self.assertNotIn("[one]", text)
+
+    def test_a_missing_licence_line_and_an_unlisted_header_are_found(self):
+        self.write("tests/golden/public_headers.txt", "")
+        self.write("include/fsdp/base/a.hpp", "#pragma once\n")
+        text = self.run_check("files")[1]
+        self.assertIn("include/fsdp/base/a.hpp:1: the first lines lack", text)
+        self.assertIn("lacks fsdp/base/a.hpp", text)
+
+    def test_the_fault_table_follows_the_tests(self):
+        page = "| id | fault | tests |\n|---|---|---|\n| 20 | a group of one | open |\n"
+        self.write("docs/reference/faults.md", page)
+        self.write("tests/parity/a_test.cpp", "TEST(EngineTest, Fault020_IsAnIdentity) {}\n")
+        self.assertIn("stale", self.run_check("faults")[1])
+        self.assertEqual(self.run_check("faults", "--fix")[0], 0)
+        self.assertIn("`EngineTest.Fault020_IsAnIdentity`", (self.root / "docs/reference/faults.md").read_text())
+        self.assertEqual(self.run_check("faults"), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module includes itself and lower levels only, no sibling; and torch stays in its layer.
+
+--torch-free-sources lists the .cpp files of torch-free modules instead, for clang-tidy.
+"""
+
+import re
+import sys
+
+from repo import ROOT, cpp_files, finish, where
+
+LEVELS = {
+    0: ["base"],
+    1: ["layout", "schedule", "memory", "trace", "transport", "format"],
+    2: ["comm", "plan", "report", "launch", "data", "models"],
+    3: ["engine"],
+    4: ["optim", "checkpoint", "capture"],
+    5: ["train"],
+    6: ["apps"],
+}
+LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in modules}
+TORCH_FREE = set(LEVELS[0] + LEVELS[1] + ["plan", "report", "launch", "data"])
+# Where a public header may include all of torch/torch.h.
+WHOLE_TORCH = {"models", "train"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+
+
+def module_of(path):
+    """The module a file belongs to, or None for tests, examples and the umbrella header."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "apps":
+        return "apps"
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    if parts[:2] == ("include", "fsdp") and len(parts) > 3:
+        return parts[2]
+    return None
+
+
+def target_of(include):
+    """The module an include reaches: "fsdp/comm/x.hpp" or, privately, "comm/x.hpp"."""
+    parts = include.split("/")
+    if parts[0] == "fsdp":
+        parts = parts[1:]
+    return parts[0] if len(parts) > 1 and parts[0] in LEVEL_OF else None
+
+
+def findings_in(path):
+    module = module_of(path)
+    if module is None:
+        return []
+    if module not in LEVEL_OF:
+        return [f"{where(path, 1)}: module '{module}' has no level; add it to tools/check_levels.py"]
+    found = []
+    public = path.relative_to(ROOT).parts[0] == "include"
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        include = match.group(1)
+        target = target_of(include)
+        if target and target != module and LEVEL_OF[target] >= LEVEL_OF[module]:
+            found.append(
+                f"{where(path, number)}: {module} (level {LEVEL_OF[module]}) includes "
+                f"{target} (level {LEVEL_OF[target]}); only lower levels are allowed"
+            )
+        if TORCH.match(include) and module in TORCH_FREE:
+            found.append(f"{where(path, number)}: {module} is torch-free, yet includes {include}")
+        if public and include == "torch/torch.h" and module not in WHOLE_TORCH:
+            found.append(
+                f"{where(path, number)}: a public header includes torch/torch.h (35 s a file); "
+                "include ATen/core/Tensor.h and forward-declare torch::nn::Module"
+            )
+    return found
+
+
+if __name__ == "__main__":
+    if "--torch-free-sources" in sys.argv:
+        for path in cpp_files():
+            if path.suffix == ".cpp" and module_of(path) in TORCH_FREE:
+                print(path.relative_to(ROOT))
+        sys.exit(0)
+    finish([finding for path in cpp_files() for finding in findings_in(path)])
