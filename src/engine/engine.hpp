@@ -52,6 +52,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void end_full() noexcept;
 
   const std::vector<Unit>& units() const { return units_; }
+  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   const World& world() const { return world_; }
   memory::Ledger& ledger() { return ledger_; }
   memory::Bytes promise() const { return promise_; }
@@ -96,7 +97,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   memory::Ledger ledger_;
   memory::Bytes promise_;
   std::vector<Unit> units_;
-  std::vector<at::Tensor> buffers_;
+  std::vector<NamedBuffer> buffers_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
   std::optional<schedule::Schedule> schedule_;

@@ -107,7 +107,7 @@ void Engine::set_up() {
     install_hooks(unit);
   }
   if (options_.initial_weights == InitialWeights::kBroadcast) {
-    for (const at::Tensor& buffer : buffers_) {
+    for (const auto& [name, buffer] : buffers_) {
       if (buffer.defined() && buffer.numel() > 0 && buffer.is_contiguous()) {
         communicator_.broadcast(buffer, 0, {.name = "fully_shard: buffers"})->wait();
       }

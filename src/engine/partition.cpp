@@ -24,7 +24,7 @@ struct Tree {
   };
   std::vector<Node> modules;  ///< parents before children
   std::vector<std::pair<std::string, at::Tensor>> parameters;
-  std::vector<at::Tensor> buffers;
+  std::vector<NamedBuffer> buffers;
 };
 
 std::string parent_of(const std::string& path) {
@@ -86,7 +86,7 @@ void check_aliases(const Tree& tree) {
   for (const auto& [name, tensor] : tree.parameters) {
     count(tensor);
   }
-  for (const at::Tensor& buffer : tree.buffers) {
+  for (const auto& [name, buffer] : tree.buffers) {
     if (buffer.defined() && buffer.has_storage()) {
       count(buffer);
     }
@@ -231,8 +231,8 @@ Partition partition(torch::nn::Module& module, const Units& policy) {
       tree.parameters.emplace_back(item.key(), item.value());
     }
   }
-  for (const at::Tensor& buffer : module.buffers()) {
-    tree.buffers.push_back(buffer);
+  for (const auto& item : module.named_buffers()) {
+    tree.buffers.push_back({item.key(), item.value()});
   }
   return group(tree, policy);
 }
@@ -245,8 +245,8 @@ Partition partition(const torch::jit::Module& module, const Units& policy) {
   for (const auto& item : module.named_parameters()) {
     tree.parameters.emplace_back(item.name, item.value);
   }
-  for (const at::Tensor& buffer : module.buffers()) {
-    tree.buffers.push_back(buffer);
+  for (const auto& item : module.named_buffers()) {
+    tree.buffers.push_back({item.name, item.value});
   }
   return group(tree, policy);
 }

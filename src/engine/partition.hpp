@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/unit.hpp"
-#include "fsdp/engine/units.hpp"
+#include "fsdp/engine/fully_shard.hpp"
 
 namespace torch::jit {
 struct Module;
@@ -23,7 +23,7 @@ struct Partition {
   /// Index of the root unit, -1 when everything is claimed.
   int root = -1;
   /// The module's buffers, for the initial broadcast.
-  std::vector<at::Tensor> buffers;
+  std::vector<NamedBuffer> buffers;
 };
 
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not

@@ -117,6 +117,7 @@ std::vector<NamedShard> Sharded::named_parameters() const {
   std::vector<NamedShard> shards;
   for (const engine::Parameter* parameter : engine_->ordered_parameters()) {
     shards.push_back({.name = parameter->name,
+                      .parameter = parameter->tensor,
                       .shard = parameter->shard,
                       .begin = parameter->piece.parameter_offset,
                       .sizes = parameter->sizes,
@@ -124,6 +125,8 @@ std::vector<NamedShard> Sharded::named_parameters() const {
   }
   return shards;
 }
+
+std::vector<NamedBuffer> Sharded::named_buffers() const { return engine_->buffers(); }
 
 std::vector<at::Tensor> Sharded::flat_shards() const {
   std::vector<at::Tensor> shards;

@@ -68,10 +68,16 @@ struct Options {
 /// A parameter of the module as this rank stores it.
 struct NamedShard {
   std::string name;        ///< the module's name for it; of tied ones, the first
+  at::Tensor parameter;    ///< the module's tensor; any operator that takes it gathers it
   at::Tensor shard;        ///< 1-D, possibly empty: this rank's part; a leaf that requires grad
   std::int64_t begin = 0;  ///< its first element's position in the flattened parameter
   std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
   std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
+};
+
+struct NamedBuffer {
+  std::string name;
+  at::Tensor buffer;
 };
 
 /// What happened since the counters were reset. Logical bytes leave padding out.
@@ -130,6 +136,8 @@ class Sharded {
   /// shard. Its grad is set when backward ends. Build optimizers on these.
   std::vector<at::Tensor> parameters() const;
   std::vector<NamedShard> named_parameters() const;
+  /// The module's buffers, which every rank holds whole.
+  std::vector<NamedBuffer> named_buffers() const;
 
   /// Whole flat shards, one per unit, padding included, and their gradients (undefined before the
   /// first backward). For optimizers that run over whole shards; padding is and stays zero.
