@@ -30,7 +30,7 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus,
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
        << config.prefetch << "\n";
   text << "batch    " << config.global_batch << " x " << config.sequence << " tokens a step: "
-       << world.size() << " ranks x " << micro_steps
+       << world.size() << (world.size() == 1 ? " rank x " : " ranks x ") << micro_steps
        << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch << " sequences\n";
   text << "train    " << format_count(config.steps) << " steps, " << to_string(config.optimizer)
        << ", lr " << config.lr << " to " << config.effective_min_lr() << ", warm-up "

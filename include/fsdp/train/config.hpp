@@ -23,10 +23,10 @@ struct TrainConfig {
   models::GPTConfig model;  ///< its context must hold `sequence`
   std::int64_t sequence = 128;
 
-  std::int64_t steps = 1200;
+  std::int64_t steps = 1000;
   std::int64_t global_batch = 32;  ///< sequences of all ranks and micro-steps in one step
   std::int64_t batch = 0;          ///< sequences of a rank in a micro-step; 0: no accumulation
-  double lr = 3e-3;
+  double lr = 4e-3;
   double min_lr = -1;         ///< below 0: a tenth of lr
   std::int64_t warmup = -1;   ///< below 0: a twentieth of the steps
   double beta1 = 0.9;         ///< AdamW
