@@ -255,7 +255,7 @@ void Engine::check_unused_parameters() {
                  "[backward] parameter \"",
                  parameter.name,
                  "\" is registered but no operator took it and no member holds it: was another "
-                 "tensor assigned to the member? That does not tie weights. Use fsdp::tie(), or "
+                 "tensor assigned to the member? That does not tie weights. Use fsdp::tie_weights(), or "
                  "remove the registered parameter");
     }
   }

@@ -153,7 +153,7 @@ void check_members(torch::nn::Module& root) {
              "\" as forward uses it is not the registered parameter",
              source.empty() ? "" : ", it is \"" + source + "\"",
              ": an assignment to the member does not tie weights, the registered one would never "
-             "train. Use fsdp::tie(from, \"weight\", to, \"weight\")");
+             "train. Use fsdp::tie_weights(from, \"weight\", to, \"weight\")");
       }
     }
   }

@@ -66,7 +66,7 @@ struct RegistryAccess : torch::nn::Module {
 };
 }  // namespace
 
-void tie(torch::nn::Module& from,
+void tie_weights(torch::nn::Module& from,
          const std::string& from_name,
          torch::nn::Module& to,
          const std::string& to_name) {
@@ -74,19 +74,19 @@ void tie(torch::nn::Module& from,
   const at::Tensor* source = source_parameters.find(from_name);
   FSDP_CHECK(source != nullptr,
              ErrorCode::kNotFound,
-             "[tie] the first module has no parameter \"",
+             "[tie_weights] the first module has no parameter \"",
              from_name,
              "\"");
   const auto target_parameters = to.named_parameters(/*recurse=*/false);
   const at::Tensor* target = target_parameters.find(to_name);
   FSDP_CHECK(target != nullptr,
              ErrorCode::kNotFound,
-             "[tie] the second module has no parameter \"",
+             "[tie_weights] the second module has no parameter \"",
              to_name,
              "\"");
   FSDP_CHECK(source->sizes() == target->sizes(),
              ErrorCode::kInvalidArgument,
-             "[tie] \"",
+             "[tie_weights] \"",
              from_name,
              "\" has shape ",
              source->sizes(),
