@@ -383,6 +383,9 @@ int Schedule::take_buffer(int unit) {
 }
 
 void Schedule::start_reduce(int unit) {
+  while (!reducing_.empty()) {
+    wait_reduce(reducing_.front());
+  }
   std::erase(collecting_, unit);
   at(unit).gradients = Gradients::kReducing;
   at(unit).reduced = true;

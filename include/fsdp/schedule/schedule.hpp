@@ -16,7 +16,9 @@
 ///        +------+------------------------+-------------------+
 ///
 /// A unit's gradients: kNone -> kCollecting (a reduce buffer is taken at the first gradient) ->
-/// kReducing (all have arrived, or backward ended) -> kNone.
+/// kReducing (all have arrived, or backward ended) -> kNone. One reduction is in flight at a time:
+/// the next one is issued when the previous one has been waited for, so that transports need one
+/// staging buffer, whatever the number of reduce buffers.
 ///
 /// Vocabulary. An *interval* is a maximal run of touches of the same set of units; a *pass* is one
 /// forward, one evaluation or one backward. The intervals of a pass are recorded; the next pass of
@@ -66,7 +68,7 @@ struct Config {
 /// The state machine.
 ///
 /// *Invariants*: at most `slots` units (and the kept root) are gathering or unsharded; a pinned
-/// unit is never freed; each buffer serves one unit. *Thread safety*: none; the engine holds a
+/// unit is never freed; each buffer serves one unit; at most one reduction is in flight. *Thread safety*: none; the engine holds a
 /// lock. *Example*:
 ///
 ///     for (const Action& action : schedule.touch(units, Pass::kForward, signature)) { ... }
