@@ -28,7 +28,13 @@ UnitLayout::UnitLayout(std::vector<std::int64_t> numels, int world_size, std::in
              " elements, must be at least 1");
   offsets_.reserve(numels_.size());
   for (std::int64_t numel : numels_) {
-    FSDP_CHECK(numel >= 0, ErrorCode::kInvalidArgument, "a parameter has ", numel, " elements");
+    FSDP_CHECK(numel >= 0,
+               ErrorCode::kInvalidArgument,
+               "parameter ",
+               offsets_.size(),
+               " has ",
+               numel,
+               " elements");
     offsets_.push_back(total_numel_);
     total_numel_ += numel;
   }

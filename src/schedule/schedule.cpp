@@ -15,6 +15,12 @@ bool contains(std::span<const int> units, int unit) {
 }  // namespace
 
 Schedule::Schedule(const Config& config) : config_(config) {
+  FSDP_CHECK(config.units >= 0 && config.root >= -1 && config.root < config.units,
+             ErrorCode::kInvalidArgument,
+             "the root is unit ",
+             config.root,
+             " of ",
+             config.units);
   FSDP_CHECK(config.prefetch >= 0,
              ErrorCode::kInvalidArgument,
              "prefetch is ",
@@ -47,7 +53,7 @@ const std::vector<Action>& Schedule::touch(std::span<const int> units,
       !open_ ||                                                   //
       (pass == Pass::kBackward) != (pass_ == Pass::kBackward) ||  //
       (pass_ == Pass::kEvaluation && pass == Pass::kForward) ||   //
-      (pass_ != Pass::kBackward && signature == first_signature_ && recording_.size() > 1);
+      (pass_ != Pass::kBackward && signature == first_signature_ && has_left_first_interval());
   if (begins) {
     begin_pass(pass, signature);
   }
@@ -85,13 +91,16 @@ const std::vector<Action>& Schedule::release(std::span<const int> units) {
     --at(unit).pins;
   }
   if (interval_has_ended(units)) {
-    const bool pass_ends = position_ + 1 == static_cast<int>(order(pass_).size());
     const std::vector<int> upcoming = window(units);
     for (int unit : units) {
-      const bool kept = is_kept(unit) && !(pass_ends && pass_ == Pass::kEvaluation);
-      if (at(unit).pins == 0 && !kept && !contains(upcoming, unit)) {
+      if (at(unit).pins == 0 && !is_kept(unit) && !contains(upcoming, unit)) {
         free(unit);
       }
+    }
+    const bool pass_ends = position_ + 1 == static_cast<int>(order(pass_).size());
+    if (pass_ends && pass_ == Pass::kEvaluation && config_.keep_root && config_.root >= 0 &&
+        at(config_.root).pins == 0) {
+      free(config_.root);
     }
   }
   return actions_;
@@ -145,11 +154,6 @@ void Schedule::begin_pass(Pass pass, std::uint64_t signature) {
   pass_ = pass;
   first_signature_ = signature;
   position_ = -1;
-  if (pass == Pass::kBackward) {
-    for (Unit& unit : units_) {
-      unit.reduced = false;
-    }
-  }
 }
 
 void Schedule::close_pass() {
@@ -178,6 +182,13 @@ void Schedule::enter_interval(std::span<const int> units) {
     position_ = found;
   }
   ++recording_.back().touches;
+}
+
+bool Schedule::has_left_first_interval() {
+  // A model with one unit has no second interval: there, all its recorded touches have come.
+  const std::vector<Interval>& known = order(pass_);
+  return recording_.size() > 1 || (known.size() == 1 && position_ == 0 &&
+                                   recording_.back().touches >= known.front().touches);
 }
 
 bool Schedule::interval_has_ended(std::span<const int> units) {
@@ -319,9 +330,8 @@ const std::vector<Action>& Schedule::end_backward(bool flush) {
   if (config_.fence) {
     actions_.push_back({ActionKind::kFence});
   }
-  if (in_backward()) {
-    close_pass();
-  }
+  close_pass();
+  forget_reductions();
   return actions_;
 }
 
@@ -344,6 +354,7 @@ const std::vector<Action>& Schedule::abort_backward() {
   // What was recorded stops in the middle: it predicts nothing.
   recording_.clear();
   open_ = false;
+  forget_reductions();
   return actions_;
 }
 
@@ -351,6 +362,12 @@ void Schedule::set_trainable(int unit, bool trainable) { at(unit).trainable = tr
 
 bool Schedule::is_collecting(int unit) const {
   return at(unit).gradients == Gradients::kCollecting;
+}
+
+void Schedule::forget_reductions() {
+  for (Unit& unit : units_) {
+    unit.reduced = false;
+  }
 }
 
 int Schedule::take_buffer(int unit) {
@@ -383,6 +400,9 @@ int Schedule::take_buffer(int unit) {
 }
 
 void Schedule::start_reduce(int unit) {
+  while (!reducing_.empty()) {
+    wait_reduce(reducing_.front());
+  }
   std::erase(collecting_, unit);
   at(unit).gradients = Gradients::kReducing;
   at(unit).reduced = true;
