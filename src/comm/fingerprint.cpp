@@ -2,7 +2,6 @@
 #include "comm/fingerprint.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "comm/operation.hpp"
@@ -30,7 +29,7 @@ std::uint64_t mix(std::uint64_t value) {
 
 template <std::size_t kSize>
 void copy_text(std::array<char, kSize>& dst, std::string_view src) {
-  std::memcpy(dst.data(), src.data(), std::min(kSize, src.size()));
+  std::copy_n(src.begin(), std::min(kSize, src.size()), dst.begin());
 }
 
 template <std::size_t kSize>

@@ -72,6 +72,14 @@ at::Tensor view_bytes(const void* data, std::size_t bytes) {
                        at::TensorOptions(at::kByte));
 }
 
+/// The first line: what follows is LibTorch's stack.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+[[noreturn]] void fail_to_post(int peer, const std::exception& error) {
+  fail(ErrorCode::kPeerFailed, "lost rank ", peer, " before this collective (",
+       first_line(error.what()), ")");
+}
+
 bool is_loopback(const std::string& host) {
   return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1";
 }
@@ -131,12 +139,20 @@ class Exchange {
 
 C10dWork Exchange::post_send(const void* data, std::size_t bytes, int peer, int tag) {
   argument_[0] = view_bytes(data, bytes);
-  return backend_->send(argument_, peer, tag);
+  try {
+    return backend_->send(argument_, peer, tag);
+  } catch (const std::exception& error) {
+    fail_to_post(peer, error);
+  }
 }
 
 C10dWork Exchange::post_receive(void* data, std::size_t bytes, int peer, int tag) {
   argument_[0] = view_bytes(data, bytes);
-  return backend_->recv(argument_, peer, tag);
+  try {
+    return backend_->recv(argument_, peer, tag);
+  } catch (const std::exception& error) {
+    fail_to_post(peer, error);
+  }
 }
 
 std::unique_ptr<Flight> Exchange::start(const Fingerprint& fingerprint) {
@@ -344,7 +360,7 @@ void GlooWork::report(Flight& flight, std::size_t peer, const char* what,
             ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
   } else {
     text += " lost rank " + std::to_string(peer) + " while it waited for " + what +
-            std::to_string(peer) + " (" + cause.substr(0, cause.find('\n')) + ")";
+            std::to_string(peer) + " (" + first_line(cause) + ")";
   }
   if (dropped_) {
     text += "; this rank had dropped the collective without waiting for it";
@@ -405,6 +421,13 @@ class GlooCommunicator : public Communicator {
  public:
   explicit GlooCommunicator(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
 
+  ~GlooCommunicator() override {
+    // The peers will only see a closed connection.
+    if (std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
+      exchange_->board().publish("an exception ended it; its own output says which");
+    }
+  }
+
   int rank() const override { return exchange_->rank(); }
   int size() const override { return exchange_->size(); }
   std::string transport() const override { return "gloo"; }
@@ -447,10 +470,9 @@ std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& descr
       std::unique_ptr<Flight> flight = exchange_->start(fingerprint);
       post(*flight);
       return flight;
-    } catch (const std::exception& error) {
+    } catch (const Error& error) {
       exchange_->set_broken();
-      const std::string text = error.what();
-      cause = "a connection is closed (" + text.substr(0, text.find('\n')) + ")";
+      cause = error.text();
     }
   }
   const std::string text =

@@ -343,6 +343,24 @@ TEST(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
   }
 }
 
+TEST(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
+  const auto results = run_worlds(3, [](World world) {
+    const World mine = std::move(world);
+    mine.barrier();
+    if (mine.rank() == 1) {
+      fail(ErrorCode::kIo, "disk full");
+    }
+    for (int i = 0; i < 3; ++i) {
+      mine.barrier();
+    }
+  });
+  EXPECT_EQ(results[1].exit_code, code_of(ErrorCode::kIo)) << results[1].output;
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr("first failure: rank 1: an exception ended it"));
+  }
+}
+
 TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
   const auto results = test::run_processes(
       3, "join",
