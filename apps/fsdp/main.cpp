@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   CLI::App app("Fully Sharded Data Parallel training for LibTorch", "fsdp");
   app.set_version_flag("--version", "fsdp " FSDP_VERSION " (LibTorch " FSDP_TORCH_VERSION ")");
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.footer(
       "Examples:\n"
       "  fsdp train                             the default model on the default text, 2 ranks\n"
@@ -59,7 +60,11 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return app.exit(error);
     }
-    return report(first_line(error.what()) + " (fsdp --help, fsdp train --help)", kBadInput);
+    const bool unknown_command = app.get_subcommands().empty() && !arguments.empty();
+    const std::string problem = unknown_command
+                                    ? "'" + arguments.front() + "' is not a command"
+                                    : first_line(error.what());
+    return report(problem + " (see fsdp --help, fsdp train --help)", kBadInput);
   }
   return run(app.got_subcommand("train") ? train : run_program);
 }

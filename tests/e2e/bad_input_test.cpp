@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadInputTest,
     ::testing::Values(
         BadInput{"NoCommand", {}, "subcommand"},
-        BadInput{"UnknownCommand", {"trian"}, "trian"},
+        BadInput{"UnknownCommand", {"trian"}, "'trian' is not a command"},
         BadInput{"UnknownFlag", train({"--learning-rate", "1"}), "--learning-rate"},
         BadInput{"NotANumber", train({"--steps", "many"}), "many"},
         BadInput{"MissingValue", train({"--steps"}), "--steps"},
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"UnknownOptimizer", train({"--optimizer", "lion"}), "--optimizer"},
         BadInput{"UnknownType", train({"--dtype", "int4"}), "--dtype"},
         BadInput{"UnknownTransport", train({"--transport", "pigeon"}), "--transport"},
-        BadInput{"TiedAndUntied", train({"--tied", "--untied"}), "--untied excludes --tied"},
+        BadInput{"TiedAndUntied", train({"--tied", "--untied"}), "--tied excludes --untied"},
         BadInput{"HeadsDoNotDivide", train({"--heads", "3"}), "3 heads do not divide the width 32"},
         BadInput{"NoLayers", train({"--layers", "0"}), "layers is 0"},
         BadInput{"RanksDoNotDivide", train({"--ranks", "3"}),
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"OutIsAFile", train({"--out", "@text"}), "is not a directory"},
         BadInput{"LogNowhere", train({"--log", "@no/run.jsonl"}), "--log"},
         BadInput{"RunWithoutRanks", {"run", "true"}, "--ranks"},
-        BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "command"}),
+        BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "no program to run"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(HelpTest, ShowsExamplesAndVersion) {
