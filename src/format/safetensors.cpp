@@ -249,8 +249,8 @@ SafetensorsHeader read_safetensors_header(const std::string& path) {
   }
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const StoredTensor& a, const StoredTensor& b) {
-              return std::tie_weights(a.offset, a.bytes, a.entry.name) <
-                     std::tie_weights(b.offset, b.bytes, b.entry.name);
+              return std::tie(a.offset, a.bytes, a.entry.name) <
+                     std::tie(b.offset, b.bytes, b.entry.name);
             });
   check_coverage(path, header, data_begin);
   return header;
