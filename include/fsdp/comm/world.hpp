@@ -55,8 +55,8 @@ struct InitOptions {
 World init(const InitOptions& options = {});
 
 /// Runs `body` once for each of `size` ranks, each on its own thread of this process, and returns
-/// when all have ended. An exception of any rank is rethrown here: the first in time, with "rank R: "
-/// in front of an Error's text. For tests and examples.
+/// when all have ended. An exception of any rank is rethrown here: the first in time, with "rank R:
+/// " in front of an Error's text. For tests and examples.
 /// @blocks until all ranks have ended
 void run_threads(int size, const std::function<void(World)>& body);
 
