@@ -43,7 +43,9 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
 
 }  // namespace
 
-std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
+std::string sample_text(models::GPT& model,
+                        const TrainConfig& config,
+                        const data::Corpus& corpus,
                         const data::Split& parts) {
   std::vector<std::int64_t> prompt;
   if (corpus.is_text()) {
@@ -54,7 +56,8 @@ std::string sample_text(models::GPT& model, const TrainConfig& config, const dat
     prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, parts.validation.size())));
     corpus.read(parts.validation.begin, prompt);
   }
-  const auto drawn = models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
+  const auto drawn =
+      models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
   return corpus.is_text() ? config.prompt + printable(drawn)
                           : numbers(prompt) + " | " + numbers(drawn);
 }
@@ -69,8 +72,8 @@ std::string save(const TrainConfig& config, const Sharded& sharded) {
     std::ofstream file(config_path);
     file << models::config_json(config.model, to_string(config.dtype));
     file.close();
-    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path, "' cannot be written: ",
-               std::strerror(errno));
+    FSDP_CHECK(
+        file, ErrorCode::kIo, "'", config_path, "' cannot be written: ", std::strerror(errno));
   }
   return path;
 }

@@ -52,7 +52,8 @@ std::vector<std::string> train(const std::vector<std::string>& flags) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, BadInputTest,
+    All,
+    BadInputTest,
     ::testing::Values(
         BadInput{"NoCommand", {}, "subcommand"},
         BadInput{"UnknownCommand", {"trian"}, "'trian' is not a command"},
@@ -69,9 +70,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"TiedAndUntied", train({"--tied", "--untied"}), "--tied excludes --untied"},
         BadInput{"HeadsDoNotDivide", train({"--heads", "3"}), "3 heads do not divide the width 32"},
         BadInput{"NoLayers", train({"--layers", "0"}), "layers is 0"},
-        BadInput{"RanksDoNotDivide", train({"--ranks", "3"}),
+        BadInput{"RanksDoNotDivide",
+                 train({"--ranks", "3"}),
                  "--global-batch 32 is not divisible by 3 ranks"},
-        BadInput{"BatchDoesNotDivide", train({"--batch", "5"}),
+        BadInput{"BatchDoesNotDivide",
+                 train({"--batch", "5"}),
                  "--global-batch 32 is not divisible by 2 ranks x --batch 5"},
         BadInput{"WarmupTooLong", train({"--steps", "5", "--warmup", "6"}), "--warmup 6"},
         BadInput{"MinAboveMax", train({"--lr", "0.1", "--min-lr", "0.2"}), "--min-lr 0.2"},
@@ -79,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"EmptyDirectory", train({"--data", "@empty"}), "has no files"},
         BadInput{"TooShortFile", train({"--data", "@short"}), "has 16 tokens"},
         BadInput{"BrokenTokens", train({"--data", "@odd.bin"}), "has 3 bytes, an odd number"},
-        BadInput{"TokenOutsideVocabulary", train({"--data", "@big.bin"}),
+        BadInput{"TokenOutsideVocabulary",
+                 train({"--data", "@big.bin"}),
                  "token 1799 at position 0 is outside the vocabulary of 256"},
         BadInput{"ByteOutsideVocabulary", train({"--vocab", "97"}), "outside the vocabulary of 97"},
         BadInput{"OutIsAFile", train({"--out", "@text"}), "is not a directory"},
@@ -87,6 +91,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"RunWithoutRanks", {"run", "true"}, "--ranks"},
         BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "no program to run"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(RunCommandTest, HandsTheProgramItsOwnFlags) {
+  const std::vector<std::string> program = {
+      "sh", "-c", "echo $RANK of $WORLD_SIZE: $*", "sh", "-n", "3", "--", "--help"};
+  for (const auto& dashes : {std::vector<std::string>{}, std::vector<std::string>{"--"}}) {
+    const CommandResult result =
+        run_fsdp(std::vector<std::string>{"run", "-n", "2"} + dashes + program);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("0 of 2: -n 3 -- --help\n"));
+    EXPECT_THAT(result.out, HasSubstr("[1] 1 of 2: -n 3 -- --help\n"));
+  }
+  EXPECT_EQ(run_fsdp({"run", "-n", "2", "sh", "-c", "exit $((RANK * 7))"}).code, 7);
+}
 
 TEST(HelpTest, ShowsExamplesAndVersion) {
   const CommandResult help = run_fsdp({"--help"});

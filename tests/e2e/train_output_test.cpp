@@ -46,25 +46,32 @@ TEST_F(TrainOutputTest, PythonReadsTheModel) {
   if (python.empty()) {
     GTEST_SKIP() << "no Python with safetensors and numpy";
   }
-  const CommandResult read = run_command(
-      {python, "-c",
-       "import sys, numpy, safetensors.numpy as s\n"
-       "tensors = s.load_file(sys.argv[1])\n"
-       "for name in sorted(tensors):\n"
-       "  t = tensors[name]\n"
-       "  assert numpy.isfinite(t).all() and t.std() < 2, name\n"
-       "  print(name, t.dtype, *t.shape)\n"
-       "print('deviation', 0.015 < tensors['h.0.mlp.c_fc.weight'].std() < 0.025)\n",
-       model_path()});
+  const CommandResult read =
+      run_command({python,
+                   "-c",
+                   "import sys, numpy, safetensors.numpy as s\n"
+                   "tensors = s.load_file(sys.argv[1])\n"
+                   "for name in sorted(tensors):\n"
+                   "  t = tensors[name]\n"
+                   "  assert numpy.isfinite(t).all() and t.std() < 2, name\n"
+                   "  print(name, t.dtype, *t.shape)\n"
+                   "print('deviation', 0.015 < tensors['h.0.mlp.c_fc.weight'].std() < 0.025)\n",
+                   model_path()});
   ASSERT_EQ(read.code, 0) << read.err;
   std::string expected;
   for (const std::string block : {"h.0.", "h.1."}) {
-    for (const char* line :
-         {"attn.c_attn.bias float32 96", "attn.c_attn.weight float32 32 96",
-          "attn.c_proj.bias float32 32", "attn.c_proj.weight float32 32 32",
-          "ln_1.bias float32 32", "ln_1.weight float32 32", "ln_2.bias float32 32",
-          "ln_2.weight float32 32", "mlp.c_fc.bias float32 128", "mlp.c_fc.weight float32 32 128",
-          "mlp.c_proj.bias float32 32", "mlp.c_proj.weight float32 128 32"}) {
+    for (const char* line : {"attn.c_attn.bias float32 96",
+                             "attn.c_attn.weight float32 32 96",
+                             "attn.c_proj.bias float32 32",
+                             "attn.c_proj.weight float32 32 32",
+                             "ln_1.bias float32 32",
+                             "ln_1.weight float32 32",
+                             "ln_2.bias float32 32",
+                             "ln_2.weight float32 32",
+                             "mlp.c_fc.bias float32 128",
+                             "mlp.c_fc.weight float32 32 128",
+                             "mlp.c_proj.bias float32 32",
+                             "mlp.c_proj.weight float32 128 32"}) {
       expected += block + line + "\n";
     }
   }
@@ -91,12 +98,13 @@ TEST_F(TrainOutputTest, PythonAndTheWriterAgreeOnTheLayout) {
     GTEST_SKIP() << "no Python with safetensors and numpy";
   }
   const std::string path = directory_.path("python.safetensors");
-  const CommandResult written = run_command(
-      {python, "-c",
-       "import sys, numpy as n, safetensors.numpy as s\n"
-       "s.save_file({'b': n.ones((2, 3), n.float32), 'a': n.ones((5,), n.float64),\n"
-       "             'c': n.ones((), n.int16)}, sys.argv[1], {'k': 'v'})\n",
-       path});
+  const CommandResult written =
+      run_command({python,
+                   "-c",
+                   "import sys, numpy as n, safetensors.numpy as s\n"
+                   "s.save_file({'b': n.ones((2, 3), n.float32), 'a': n.ones((5,), n.float64),\n"
+                   "             'c': n.ones((), n.int16)}, sys.argv[1], {'k': 'v'})\n",
+                   path});
   ASSERT_EQ(written.code, 0) << written.err;
   const auto header = format::read_safetensors_header(path);
   ASSERT_EQ(header.tensors.size(), 3u);
@@ -110,9 +118,9 @@ TEST_F(TrainOutputTest, PythonAndTheWriterAgreeOnTheLayout) {
 }
 
 TEST_F(TrainOutputTest, LinesAndLogTellTheRun) {
-  const CommandResult result = train({"--ranks", "2", "--log", directory_.path("run.jsonl"),
-                                      "--eval-every", "2"});
-  EXPECT_THAT(result.out, HasSubstr("45,952 parameters"));
+  const CommandResult result =
+      train({"--ranks", "2", "--log", directory_.path("run.jsonl"), "--eval-every", "2"});
+  EXPECT_THAT(result.out, HasSubstr("34,688 parameters"));
   EXPECT_THAT(result.out, HasSubstr("ranks    2 over gloo, 3 units"));
   EXPECT_THAT(result.out, HasSubstr("promise"));
   EXPECT_THAT(result.out, HasSubstr("step 3/3"));
@@ -155,7 +163,11 @@ TEST_F(TrainOutputTest, TokenFilesOfBothKindsTrainLikeTheText) {
 
 TEST_F(TrainOutputTest, LargerVocabulariesTrain) {
   const CommandResult result =
-      train({"--ranks", "2", "--vocab", "50257", "--data",
+      train({"--ranks",
+             "2",
+             "--vocab",
+             "50257",
+             "--data",
              directory_.write("wide.bin", uint16(sample_text(4000), 300))});
   EXPECT_THAT(result.out, HasSubstr("vocabulary 50257"));
   EXPECT_THAT(result.out, HasSubstr("nats a token"));
@@ -164,8 +176,8 @@ TEST_F(TrainOutputTest, LargerVocabulariesTrain) {
 TEST_F(TrainOutputTest, ADivergingRunFailsAndSaysWhy) {
   const CommandResult result = run_fsdp(
       tiny_training(directory_.path("text"), "") +
-      std::vector<std::string>{"--ranks", "2", "--optimizer", "sgd", "--lr", "1e30", "--clip", "0",
-                               "--warmup", "0"});
+      std::vector<std::string>{
+          "--ranks", "2", "--optimizer", "sgd", "--lr", "1e30", "--clip", "0", "--warmup", "0"});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("a lower --lr or a longer --warmup may help"));
 }

@@ -52,17 +52,18 @@ TEST(SafetensorsLayoutTest, WiderElementsComeFirstSoThatAllAreAligned) {
 }
 
 TEST(SafetensorsLayoutTest, WhatIsPlannedReadsBack) {
-  const auto layout = plan_safetensors({{"h.0.w\"eight", "BF16", {3, 5}}, {"ünï", "F64", {7}}},
+  const auto layout = plan_safetensors({{"h.0.w\"\\\n\x01", "BF16", {3, 5}}, {"ünï", "F64", {7}}},
                                        {{"format", "pt"}, {"steps", "7"}});
   const fsdp::testing::TemporaryDirectory directory;
   const auto path = directory.write(
-      "m", layout.header + std::string(static_cast<std::size_t>(layout.file_bytes) -
-                                           layout.header.size(), 'x'));
+      "m",
+      layout.header +
+          std::string(static_cast<std::size_t>(layout.file_bytes) - layout.header.size(), 'x'));
   const auto header = read_safetensors_header(path);
   ASSERT_EQ(header.tensors.size(), 2u);
   EXPECT_EQ(header.tensors[0].entry.name, "ünï");
   EXPECT_EQ(header.tensors[0].offset, layout.offsets[1]);
-  EXPECT_EQ(header.tensors[1].entry.name, "h.0.w\"eight");
+  EXPECT_EQ(header.tensors[1].entry.name, "h.0.w\"\\\n\x01");
   EXPECT_EQ(header.tensors[1].offset, layout.offsets[0]);
   EXPECT_EQ(header.tensors[1].bytes, 30);
   EXPECT_EQ(header.tensors[1].entry.shape, (std::vector<std::int64_t>{3, 5}));
@@ -110,15 +111,22 @@ TEST_P(SafetensorsRefusesTest, WithItsOwnMessage) {
 std::string entry(const std::string& fields) { return "{\"a\":{" + fields + "}}"; }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, SafetensorsRefusesTest,
+    All,
+    SafetensorsRefusesTest,
     ::testing::Values(
         BadFile{"Empty", "", ErrorCode::kCorrupt, "has 0 bytes, too few"},
-        BadFile{"HeaderLongerThanFile", file_of(kTwoFloats, 8).substr(0, 30), ErrorCode::kCorrupt,
+        BadFile{"HeaderLongerThanFile",
+                file_of(kTwoFloats, 8).substr(0, 30),
+                ErrorCode::kCorrupt,
                 "claims a header of 54 bytes but has 30 bytes in all"},
-        BadFile{"HugeLength", std::string(16, '\xff'), ErrorCode::kCorrupt,
+        BadFile{"HugeLength",
+                std::string(16, '\xff'),
+                ErrorCode::kCorrupt,
                 "claims a header of 18446744073709551615 bytes"},
         BadFile{"Truncated", file_of(kTwoFloats, 7), ErrorCode::kCorrupt, "truncated?"},
-        BadFile{"TooLong", file_of(kTwoFloats, 9), ErrorCode::kCorrupt,
+        BadFile{"TooLong",
+                file_of(kTwoFloats, 9),
+                ErrorCode::kCorrupt,
                 "1 more than its header describes"},
         BadFile{"BadJson", file_of("{\"a\": ", 0), ErrorCode::kCorrupt, "is not JSON"},
         BadFile{"BadUtf8", file_of("{\"\xff\": 1}", 0), ErrorCode::kCorrupt, "is not JSON"},
@@ -127,45 +135,59 @@ INSTANTIATE_TEST_SUITE_P(
                 file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
                         R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
                         0),
-                ErrorCode::kCorrupt, "'a' twice"},
+                ErrorCode::kCorrupt,
+                "'a' twice"},
         BadFile{"UnknownDtype",
                 file_of(entry(R"("dtype":"F12","shape":[2],"data_offsets":[0,8])"), 8),
-                ErrorCode::kUnsupported, "unknown dtype 'F12'"},
+                ErrorCode::kUnsupported,
+                "unknown dtype 'F12'"},
         BadFile{"RangeDoesNotFitShape",
                 file_of(entry(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), 8),
-                ErrorCode::kCorrupt, "F32 [3] takes 12 bytes, but its data_offsets are 0 to 8"},
+                ErrorCode::kCorrupt,
+                "F32 [3] takes 12 bytes, but its data_offsets are 0 to 8"},
         BadFile{"EndBeforeBegin",
                 file_of(entry(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"), 8),
-                ErrorCode::kCorrupt, "8 to 0"},
+                ErrorCode::kCorrupt,
+                "8 to 0"},
         BadFile{"NegativeSize",
                 file_of(entry(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8),
-                ErrorCode::kCorrupt, "a size is -2"},
+                ErrorCode::kCorrupt,
+                "a size is -2"},
         BadFile{"FractionalSize",
                 file_of(entry(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), 8),
-                ErrorCode::kCorrupt, "a size is 2.0"},
+                ErrorCode::kCorrupt,
+                "a size is 2.0"},
         BadFile{"OverflowingShape",
                 file_of(entry(R"("dtype":"F32","shape":[4294967296,4294967296],)"
                               R"("data_offsets":[0,8])"),
                         8),
-                ErrorCode::kCorrupt, "overflows"},
+                ErrorCode::kCorrupt,
+                "overflows"},
         BadFile{"OffsetBeyondInt64",
                 file_of(entry(R"("dtype":"F32","shape":[0],)"
                               R"("data_offsets":[18446744073709551615,18446744073709551615])"),
                         8),
-                ErrorCode::kCorrupt, "its begin is 18446744073709551615"},
-        BadFile{"MissingField", file_of(entry(R"("dtype":"F32","shape":[2])"), 8),
-                ErrorCode::kCorrupt, "is not described by"},
+                ErrorCode::kCorrupt,
+                "its begin is 18446744073709551615"},
+        BadFile{"MissingField",
+                file_of(entry(R"("dtype":"F32","shape":[2])"), 8),
+                ErrorCode::kCorrupt,
+                "is not described by"},
         BadFile{"Overlap",
                 file_of(R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},)"
                         R"("b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
                         8),
-                ErrorCode::kCorrupt, "'a' and 'b' overlap"},
+                ErrorCode::kCorrupt,
+                "'a' and 'b' overlap"},
         BadFile{"Hole",
                 file_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                         R"("b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})",
                         8),
-                ErrorCode::kCorrupt, "1 bytes before tensor 'b' belong to no tensor"},
-        BadFile{"MetadataNotText", file_of(R"({"__metadata__":{"a":1}})", 0), ErrorCode::kCorrupt,
+                ErrorCode::kCorrupt,
+                "1 bytes before tensor 'b' belong to no tensor"},
+        BadFile{"MetadataNotText",
+                file_of(R"({"__metadata__":{"a":1}})", 0),
+                ErrorCode::kCorrupt,
                 "__metadata__ 'a' is not a string"}),
     [](const auto& info) { return info.param.name; });
 
