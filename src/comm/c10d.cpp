@@ -29,20 +29,24 @@ using detail::Fingerprint;
 using detail::Milliseconds;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-[[noreturn]] void report(const Fingerprint& fingerprint, Milliseconds timeout,
-                         detail::Clock::time_point start, const std::exception& error) {
+[[noreturn]] void report(const Fingerprint& fingerprint,
+                         Milliseconds timeout,
+                         detail::Clock::time_point start,
+                         const std::exception& error) {
   const std::string text = error.what();
   const bool timed_out = detail::Clock::now() - start + Milliseconds(5) >= timeout;
-  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, detail::describe(fingerprint),
-       " on rank ", fingerprint.rank, timed_out ? " waited " + detail::to_text(timeout) : " failed",
-       ": ", text.substr(0, text.find('\n')),
+  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed,
+       detail::describe(fingerprint),
+       " on rank ",
+       fingerprint.rank,
+       timed_out ? " waited " + detail::to_text(timeout) : " failed",
+       ": ",
+       text.substr(0, text.find('\n')),
        ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
 }
 
 /// Moving needs no dtype, and backends do not know all of them (gloo: no complex numbers).
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  return tensor.detach().view({-1}).view(at::kByte);
-}
+at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.detach().view({-1}).view(at::kByte); }
 
 /// A collective under way; nothing to wait for when no bytes move.
 class C10dWorkAdapter : public Work {
@@ -97,7 +101,10 @@ class RefusedWork : public Work {
 
 class GatherWork : public C10dWorkAdapter {
  public:
-  GatherWork(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work, at::Tensor dst,
+  GatherWork(const Fingerprint& fingerprint,
+             Milliseconds timeout,
+             C10dWork work,
+             at::Tensor dst,
              at::Tensor src)
       : C10dWorkAdapter(fingerprint, timeout, std::move(work)),
         dst_(std::move(dst)),
@@ -110,8 +117,13 @@ class GatherWork : public C10dWorkAdapter {
 
 class ReduceScatterWork : public C10dWorkAdapter {
  public:
-  ReduceScatterWork(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work,
-                    at::Tensor dst, at::Tensor src, at::Tensor sum, Reduction reduction)
+  ReduceScatterWork(const Fingerprint& fingerprint,
+                    Milliseconds timeout,
+                    C10dWork work,
+                    at::Tensor dst,
+                    at::Tensor src,
+                    at::Tensor sum,
+                    Reduction reduction)
       : C10dWorkAdapter(fingerprint, timeout, std::move(work)),
         dst_(std::move(dst)),
         src_(std::move(src)),
@@ -125,8 +137,8 @@ class ReduceScatterWork : public C10dWorkAdapter {
     }
     if (dst_.is_cpu()) {
       const void* sum = sum_.const_data_ptr();
-      detail::reduce_slices(dst_.mutable_data_ptr(), {&sum, 1}, dst_.numel(), dst_.scalar_type(),
-                            reduction_);
+      detail::reduce_slices(
+          dst_.mutable_data_ptr(), {&sum, 1}, dst_.numel(), dst_.scalar_type(), reduction_);
       return;
     }
     const at::Tensor scaled = sum_.to(at::kFloat).div(reduction_.divisor);
@@ -158,14 +170,16 @@ class C10dCommunicator : public Communicator {
       if (src.numel() != 0) {
         at::Tensor dst_bytes = as_bytes(dst);
         at::Tensor src_bytes = as_bytes(src);
-        work = backend_->_allgather_base(dst_bytes, src_bytes,
-                                         with_timeout<c10d::AllgatherOptions>());
+        work =
+            backend_->_allgather_base(dst_bytes, src_bytes, with_timeout<c10d::AllgatherOptions>());
       }
       return std::make_unique<GatherWork>(fingerprint, timeout_, std::move(work), dst, src);
     });
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst,
+                                       at::Tensor src,
+                                       Reduction reduction,
                                        const Label& label) override {
     const detail::DispatchGuard guard;
     const auto description = detail::check_reduce_scatter(dst, src, size(), reduction, label);
@@ -176,8 +190,8 @@ class C10dCommunicator : public Communicator {
       if (dst.numel() != 0) {
         work = backend_->_reduce_scatter_base(sum, src, with_timeout<c10d::ReduceScatterOptions>());
       }
-      return std::make_unique<ReduceScatterWork>(fingerprint, timeout_, std::move(work), dst, src,
-                                                 sum, reduction);
+      return std::make_unique<ReduceScatterWork>(
+          fingerprint, timeout_, std::move(work), dst, src, sum, reduction);
     });
   }
 
@@ -198,9 +212,10 @@ class C10dCommunicator : public Communicator {
 
   std::unique_ptr<Work> agree(const Label& label) override {
     const detail::DispatchGuard guard;
-    return start(detail::describe_agree(label), header_device_, [&](const Fingerprint& fingerprint) {
-      return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
-    });
+    return start(
+        detail::describe_agree(label), header_device_, [&](const Fingerprint& fingerprint) {
+          return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
+        });
   }
 
   /// What the backend stages is its own affair, and not known.
@@ -219,7 +234,8 @@ class C10dCommunicator : public Communicator {
   }
 
   template <class Post>
-  std::unique_ptr<Work> start(const detail::Description& description, c10::Device device,
+  std::unique_ptr<Work> start(const detail::Description& description,
+                              c10::Device device,
                               Post post) {
     const Fingerprint mine = detail::make_fingerprint(description, ++sequence_, rank());
     header_device_ = device;

@@ -12,8 +12,8 @@ namespace fsdp::launch::detail {
 /// The children of this process, from /proc.
 std::vector<pid_t> list_children();
 
-/// Kills and reaps every child that is not in `spared`, and what becomes a child by that, until none
-/// is left.
+/// Kills and reaps every child that is not in `spared`, and what becomes a child by that, until
+/// none is left.
 void end_descendants(const std::vector<pid_t>& spared);
 
 }  // namespace fsdp::launch::detail

@@ -50,11 +50,11 @@ class Guardian {
  public:
   Guardian() {
     stop_signal.store(0);
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = remember_signal;
     ::sigaction(SIGINT, &action, &old_interrupt_);
     ::sigaction(SIGTERM, &action, &old_terminate_);
-    struct sigaction ignore {};
+    struct sigaction ignore{};
     ignore.sa_handler = SIG_IGN;
     ::sigaction(SIGPIPE, &ignore, &old_pipe_);
     ::prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);
@@ -70,9 +70,9 @@ class Guardian {
   }
 
  private:
-  struct sigaction old_interrupt_ {};
-  struct sigaction old_terminate_ {};
-  struct sigaction old_pipe_ {};
+  struct sigaction old_interrupt_{};
+  struct sigaction old_terminate_{};
+  struct sigaction old_pipe_{};
   int was_subreaper_ = 0;
 };
 
@@ -107,7 +107,9 @@ std::uint16_t listen_on_free_port(Descriptor& listener) {
   FSDP_CHECK(listener.get() >= 0 && ::bind(listener.get(), generic, length) == 0 &&
                  ::listen(listener.get(), SOMAXCONN) == 0 &&
                  ::getsockname(listener.get(), generic, &length) == 0,
-             ErrorCode::kIo, "cannot listen on 127.0.0.1: ", std::strerror(errno));
+             ErrorCode::kIo,
+             "cannot listen on 127.0.0.1: ",
+             std::strerror(errno));
   return ntohs(address.sin_port);
 }
 
@@ -117,7 +119,7 @@ struct Rank {
   pid_t pid = -1;
   Descriptor process;  // readable once the rank has ended: wakes the poll at the first to fail
   bool ended = false;
-  int exit_code = 0;  // 128 + signal
+  int exit_code = 0;           // 128 + signal
   bool asked_to_stop = false;  // its end is a consequence, not a cause
   detail::LineForwarder output;
   detail::LineForwarder error;
@@ -159,14 +161,14 @@ class Supervisor {
   int stopped_by_ = 0;
 };
 
-std::vector<std::string> Supervisor::make_environment(int rank, std::uint16_t port,
+std::vector<std::string> Supervisor::make_environment(int rank,
+                                                      std::uint16_t port,
                                                       int socket) const {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const auto equals = text.find('=');
-    variables[text.substr(0, equals)] =
-        equals == std::string::npos ? "" : text.substr(equals + 1);
+    variables[text.substr(0, equals)] = equals == std::string::npos ? "" : text.substr(equals + 1);
   }
   variables.erase("FSDP_STORE_FD");
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
@@ -215,7 +217,9 @@ void Supervisor::start() {
         return -1;
       }
       std::array<int, 2> pipe{};
-      FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0, ErrorCode::kIo, "cannot make a pipe: ",
+      FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0,
+                 ErrorCode::kIo,
+                 "cannot make a pipe: ",
                  std::strerror(errno));
       child_end.reset(pipe[1]);
       lines = detail::LineForwarder(pipe[0], terminal, prefix);
@@ -331,7 +335,10 @@ void Supervisor::report() const {
 }  // namespace
 
 int run(const LaunchOptions& options) {
-  FSDP_CHECK(options.ranks >= 1, ErrorCode::kInvalidArgument, "cannot run ", options.ranks,
+  FSDP_CHECK(options.ranks >= 1,
+             ErrorCode::kInvalidArgument,
+             "cannot run ",
+             options.ranks,
              " ranks, must be at least 1");
   FSDP_CHECK(!options.command.empty(), ErrorCode::kInvalidArgument, "there is no program to run");
   Supervisor supervisor(options);

@@ -66,29 +66,35 @@ class Mismatch : public testing::TestWithParam<std::string> {
 
 Start gather(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
   return [=](Communicator& group) {
-    return group.all_gather(at::zeros({count * group.size()}, dtype), at::zeros({count}, dtype),
+    return group.all_gather(at::zeros({count * group.size()}, dtype),
+                            at::zeros({count}, dtype),
                             {.unit = unit, .name = name});
   };
 }
 
 Start reduce(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
   return [=](Communicator& group) {
-    return group.reduce_scatter(at::zeros({count}, dtype), at::zeros({count * group.size()}, dtype),
-                                {}, {.unit = unit, .name = name});
+    return group.reduce_scatter(at::zeros({count}, dtype),
+                                at::zeros({count * group.size()}, dtype),
+                                {},
+                                {.unit = unit, .name = name});
   };
 }
 
 TEST_P(Mismatch, Fault004_EqualSizesOfDifferentUnitsNameBothUnits) {
   EXPECT_THAT(expect_mismatch(gather(16, at::kFloat, 0, "h.0"), gather(16, at::kFloat, 1, "h.1")),
-              AllOf(HasSubstr("all-gather #"), HasSubstr("of unit \"h.0\""),
-                    HasSubstr("of unit \"h.1\""), HasSubstr("on rank 1")));
+              AllOf(HasSubstr("all-gather #"),
+                    HasSubstr("of unit \"h.0\""),
+                    HasSubstr("of unit \"h.1\""),
+                    HasSubstr("on rank 1")));
 }
 
 TEST_P(Mismatch, Fault005_DifferentSizesAreAnErrorOnAllRanks) {
   for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{200000}}) {
     EXPECT_THAT(
         expect_mismatch(gather(100000, at::kFloat, 0, "w"), gather(count, at::kFloat, 0, "w")),
-        AllOf(HasSubstr("400000 bytes"), HasSubstr(std::to_string(count * 4) + " bytes"),
+        AllOf(HasSubstr("400000 bytes"),
+              HasSubstr(std::to_string(count * 4) + " bytes"),
               HasSubstr("different sizes")));
   }
 }
@@ -106,7 +112,9 @@ TEST_P(Mismatch, Fault006_EqualSizesOfDifferentDtypesNameBothDtypes) {
 TEST_P(Mismatch, Fault007_ACollectiveOnOneRankOnlyNamesTheCall) {
   const Start agree = [](Communicator& group) { return group.agree({.name = "grad_norm"}); };
   EXPECT_THAT(expect_mismatch(gather(8, at::kFloat, 2, "h.2"), agree),
-              AllOf(HasSubstr("agree #"), HasSubstr("in \"grad_norm\""), HasSubstr("h.2"),
+              AllOf(HasSubstr("agree #"),
+                    HasSubstr("in \"grad_norm\""),
+                    HasSubstr("h.2"),
                     HasSubstr("full_parameters()")));
 }
 
@@ -121,10 +129,13 @@ TEST_P(Mismatch, DifferentRootsNameBoth) {
       return group.broadcast(at::zeros({4}), root, {.name = "b"});
     };
   };
-  EXPECT_THAT(expect_mismatch(from(0), from(2)), testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
+  EXPECT_THAT(expect_mismatch(from(0), from(2)),
+              testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         Mismatch,
+                         testing::Values("threads", "gloo", "c10d"),
                          [](const auto& info) { return info.param; });
 
 // ---- ranks that fail, stall or leave, as threads ----------------------------------------------
@@ -180,7 +191,9 @@ TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(6));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         Absence,
+                         testing::Values("threads", "gloo"),
                          [](const auto& info) { return info.param; });
 
 TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
@@ -202,12 +215,13 @@ TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
 }
 
 TEST(RunThreads, PassesOtherExceptionsOn) {
-  EXPECT_THROW(run_threads(2, [](World world) {
-                 if (world.rank() == 0) {
-                   throw std::out_of_range("index");
-                 }
-                 world.barrier();
-               }),
+  EXPECT_THROW(run_threads(2,
+                           [](World world) {
+                             if (world.rank() == 0) {
+                               throw std::out_of_range("index");
+                             }
+                             world.barrier();
+                           }),
                std::out_of_range);
 }
 
@@ -230,20 +244,21 @@ TEST(RunThreads, ADropDuringUnwindingLeavesTheRealCauseToTheOthers) {
 constexpr int kAbort = 128 + 6;
 
 /// Runs `body` after fsdp::init() in every process; an Error ends the process with 10 + its code.
-std::vector<test::ProcessResult> run_worlds(int size, const std::function<void(World)>& body,
+std::vector<test::ProcessResult> run_worlds(int size,
+                                            const std::function<void(World)>& body,
                                             const std::string& timeout = "20") {
-  return test::run_processes(
-      size, "world",
-      [&](int) {
-        try {
-          body(init());
-        } catch (const Error& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-          std::fflush(nullptr);
-          std::_Exit(10 + static_cast<int>(error.code()));
-        }
-      },
-      {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", timeout}}});
+  return test::run_processes(size,
+                             "world",
+                             [&](int) {
+                               try {
+                                 body(init());
+                               } catch (const Error& error) {
+                                 std::fprintf(stderr, "%s\n", error.what());
+                                 std::fflush(nullptr);
+                                 std::_Exit(10 + static_cast<int>(error.code()));
+                               }
+                             },
+                             {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", timeout}}});
 }
 
 int code_of(ErrorCode code) { return 10 + static_cast<int>(code); }
@@ -324,20 +339,18 @@ TEST(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
 }
 
 TEST(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
-  const auto results = run_worlds(
-      3,
-      [](World world) {
-        world.barrier();
-        world.communicator().set_timeout(milliseconds(800));
-        if (world.rank() == 2) {
-          std::this_thread::sleep_for(seconds(4));
-          std::_Exit(0);
-        }
-        gather(8, at::kFloat, 5, "h.5")(world.communicator())->wait();
-      });
+  const auto results = run_worlds(3, [](World world) {
+    world.barrier();
+    world.communicator().set_timeout(milliseconds(800));
+    if (world.rank() == 2) {
+      std::this_thread::sleep_for(seconds(4));
+      std::_Exit(0);
+    }
+    gather(8, at::kFloat, 5, "h.5")(world.communicator())->wait();
+  });
   for (const std::size_t rank : {0U, 1U}) {
-    EXPECT_THAT(results[rank].exit_code, testing::AnyOf(code_of(ErrorCode::kTimeout),
-                                                        code_of(ErrorCode::kPeerFailed)));
+    EXPECT_THAT(results[rank].exit_code,
+                testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)));
     EXPECT_THAT(results[rank].output, AllOf(HasSubstr("missing: 2"), HasSubstr("h.5")));
     EXPECT_LT(results[rank].duration, seconds(6));
   }
@@ -362,41 +375,43 @@ TEST(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
 }
 
 TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
-  const auto results = test::run_processes(
-      3, "join",
-      [](int rank) {
-        if (rank == 1) {
-          std::_Exit(0);
-        }
-        try {
-          init();
-        } catch (const Error& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-          std::fflush(nullptr);
-          std::_Exit(10 + static_cast<int>(error.code()));
-        }
-      },
-      {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1.5"}}});
+  const auto results =
+      test::run_processes(3,
+                          "join",
+                          [](int rank) {
+                            if (rank == 1) {
+                              std::_Exit(0);
+                            }
+                            try {
+                              init();
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1.5"}}});
   EXPECT_EQ(results[0].exit_code, code_of(ErrorCode::kTimeout)) << results[0].output;
   EXPECT_THAT(results[0].output, AllOf(HasSubstr("waiting for rank 1"), HasSubstr("127.0.0.1:")));
 }
 
 TEST(Processes, Fault127_TwoProcessesThatClaimOneRankBothFail) {
-  const auto results = test::run_processes(
-      3, "claim",
-      [](int rank) {
-        if (rank == 2) {
-          ::setenv("RANK", "1", 1);
-        }
-        try {
-          init();
-        } catch (const Error& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-          std::fflush(nullptr);
-          std::_Exit(10 + static_cast<int>(error.code()));
-        }
-      },
-      {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "3"}}});
+  const auto results =
+      test::run_processes(3,
+                          "claim",
+                          [](int rank) {
+                            if (rank == 2) {
+                              ::setenv("RANK", "1", 1);
+                            }
+                            try {
+                              init();
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "3"}}});
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kInvalidArgument))
         << results[rank].output;

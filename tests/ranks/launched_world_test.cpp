@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <unistd.h>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <unistd.h>
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
@@ -24,12 +24,12 @@ int launch_current_test(int ranks) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   std::array<char, 4096> self{};
   EXPECT_GT(::readlink("/proc/self/exe", self.data(), self.size() - 1), 0);
-  return launch::run({.ranks = ranks,
-                      .command = {self.data(), std::string("--gtest_filter=") +
-                                                   test->test_suite_name() + "." + test->name()},
-                      .environment = {{kBodyVariable, "1"},
-                                      {"GTEST_TOTAL_SHARDS", "1"},
-                                      {"GTEST_SHARD_INDEX", "0"}}});
+  return launch::run(
+      {.ranks = ranks,
+       .command = {self.data(),
+                   std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()},
+       .environment = {
+           {kBodyVariable, "1"}, {"GTEST_TOTAL_SHARDS", "1"}, {"GTEST_SHARD_INDEX", "0"}}});
 }
 
 TEST(LaunchedWorld, MeetsOnTheSocketThatTheLauncherHandsOn) {
@@ -59,8 +59,13 @@ TEST(LaunchedWorld, AFailingRankGivesItsCodeToTheLauncher) {
 }
 
 TEST(LaunchedWorld, WithoutALauncherOneProcessIsTheWorld) {
-  for (const char* name : {"RANK", "WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK",
-                           "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID"}) {
+  for (const char* name : {"RANK",
+                           "WORLD_SIZE",
+                           "PMI_RANK",
+                           "PMI_SIZE",
+                           "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_SIZE",
+                           "SLURM_STEP_ID"}) {
     ::unsetenv(name);
   }
   const World world = init();

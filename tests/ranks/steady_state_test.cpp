@@ -53,7 +53,8 @@ TEST_P(SteadyState, ReservedCollectivesAllocateNoTensorMemory) {
       group.agree({.name = "step"})->wait();
     }
     EXPECT_EQ(counter->bytes(), 0);
-    EXPECT_EQ(group.reserve_staging(static_cast<std::int64_t>(whole.nbytes()), kInFlight), reserved);
+    EXPECT_EQ(group.reserve_staging(static_cast<std::int64_t>(whole.nbytes()), kInFlight),
+              reserved);
   });
 }
 
@@ -76,7 +77,9 @@ TEST_P(SteadyState, MoreInFlightThanReservedStillWorks) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, SteadyState, testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         SteadyState,
+                         testing::Values("threads", "gloo"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -21,13 +21,13 @@ namespace {
 constexpr std::chrono::milliseconds kTimeout{20000};
 
 std::shared_ptr<comm::Communicator> connect(const std::string& transport,
-                                            const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            const c10::intrusive_ptr<c10d::Store>& store,
+                                            int rank,
                                             int size) {
   const comm::GlooOptions options{
       .rank = rank, .size = size, .master_addr = "127.0.0.1", .timeout = kTimeout};
   if (transport == "c10d") {
-    auto communicator =
-        comm::make_c10d_communicator(comm::connect_gloo(store, options), kTimeout);
+    auto communicator = comm::make_c10d_communicator(comm::connect_gloo(store, options), kTimeout);
     // A rank that ends at once closes connections that others are still making.
     communicator->agree({.name = "init"})->wait();
     return communicator;

@@ -35,8 +35,12 @@ std::string refusal(const Variables& variables) {
 }
 
 Variables torchrun() {
-  return {{"RANK", "5"},           {"WORLD_SIZE", "8"},        {"LOCAL_RANK", "1"},
-          {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29511"}};
+  return {{"RANK", "5"},
+          {"WORLD_SIZE", "8"},
+          {"LOCAL_RANK", "1"},
+          {"LOCAL_WORLD_SIZE", "4"},
+          {"MASTER_ADDR", "node0"},
+          {"MASTER_PORT", "29511"}};
 }
 
 Variables changed(Variables variables, const std::string& name, const std::string& value) {
@@ -55,13 +59,14 @@ TEST(RankEnvironment, WithoutVariablesOneProcessIsTheWorld) {
 }
 
 TEST(RankEnvironment, TorchrunIsRead) {
-  EXPECT_EQ(read(torchrun()), (RankEnvironment{.rank = 5,
-                                               .size = 8,
-                                               .local_rank = 1,
-                                               .local_size = 4,
-                                               .master_addr = "node0",
-                                               .master_port = 29511,
-                                               .source = "torchrun"}));
+  EXPECT_EQ(read(torchrun()),
+            (RankEnvironment{.rank = 5,
+                             .size = 8,
+                             .local_rank = 1,
+                             .local_size = 4,
+                             .master_addr = "node0",
+                             .master_port = 29511,
+                             .source = "torchrun"}));
 }
 
 TEST(RankEnvironment, AWorldOfOneNeedsNoMeetingPoint) {
@@ -78,8 +83,10 @@ TEST(RankEnvironment, WithoutLocalVariablesAllRanksAreOnThisHost) {
 }
 
 TEST(RankEnvironment, OpenMpiOnOneHostMeetsOnADerivedPort) {
-  Variables variables{{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
-                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+  Variables variables{{"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                       {"OMPI_MCA_ess_base_jobid", "1234"}};
   const RankEnvironment one = read(variables);
   EXPECT_EQ(one.rank, 1);
@@ -88,11 +95,10 @@ TEST(RankEnvironment, OpenMpiOnOneHostMeetsOnADerivedPort) {
   EXPECT_EQ(one.source, "open-mpi");
   EXPECT_GE(one.master_port, 20000);
   EXPECT_LT(one.master_port, 32000);
-  const Variables peer = changed(changed(variables, "OMPI_COMM_WORLD_RANK", "0"),
-                                 "OMPI_COMM_WORLD_LOCAL_RANK", "0");
+  const Variables peer =
+      changed(changed(variables, "OMPI_COMM_WORLD_RANK", "0"), "OMPI_COMM_WORLD_LOCAL_RANK", "0");
   EXPECT_EQ(read(peer).master_port, one.master_port);
-  EXPECT_NE(read(changed(variables, "OMPI_MCA_ess_base_jobid", "99")).master_port,
-            one.master_port);
+  EXPECT_NE(read(changed(variables, "OMPI_MCA_ess_base_jobid", "99")).master_port, one.master_port);
 }
 
 TEST(RankEnvironment, OpenMpiOnSeveralHostsNeedsAMeetingPoint) {
@@ -113,10 +119,8 @@ TEST(RankEnvironment, MpichIsRead) {
 }
 
 TEST(RankEnvironment, SlurmIsReadInsideAStepOnly) {
-  const Variables allocation{{"SLURM_PROCID", "1"},
-                             {"SLURM_NTASKS", "4"},
-                             {"SLURM_LOCALID", "1"},
-                             {"SLURM_JOB_ID", "77"}};
+  const Variables allocation{
+      {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "77"}};
   EXPECT_EQ(read(allocation), RankEnvironment());
   const RankEnvironment environment = read(changed(allocation, "SLURM_STEP_ID", "0"));
   EXPECT_EQ(environment.rank, 1);
@@ -125,8 +129,12 @@ TEST(RankEnvironment, SlurmIsReadInsideAStepOnly) {
 }
 
 TEST(RankEnvironment, SlurmOnSeveralHostsNeedsAMeetingPoint) {
-  const Variables step{{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"},  {"SLURM_LOCALID", "1"},
-                       {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
+  const Variables step{{"SLURM_PROCID", "3"},
+                       {"SLURM_NTASKS", "4"},
+                       {"SLURM_LOCALID", "1"},
+                       {"SLURM_JOB_ID", "7"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
   EXPECT_THAT(refusal(step), HasSubstr("MASTER_ADDR"));
   EXPECT_EQ(read(changed(step, "MASTER_ADDR", "n0")).local_size, 2);
 }
@@ -157,10 +165,10 @@ TEST(RankEnvironment, Fault127_MixUpsNameTheVariableAndItsValue) {
   EXPECT_THAT(refusal(changed(torchrun(), "MASTER_PORT", "http")), says("MASTER_PORT", "http"));
   EXPECT_THAT(refusal(changed(torchrun(), "MASTER_ADDR", "")), says("MASTER_ADDR", ""));
   EXPECT_THAT(refusal(changed(torchrun(), "MASTER_ADDR", "a b")), says("MASTER_ADDR", "a b"));
-  EXPECT_THAT(refusal(without(torchrun(), "WORLD_SIZE")), AllOf(HasSubstr("WORLD_SIZE is not set"),
-                                                               HasSubstr("RANK is '5'")));
-  EXPECT_THAT(refusal(without(torchrun(), "RANK")), AllOf(HasSubstr("RANK is not set"),
-                                                         HasSubstr("WORLD_SIZE is '8'")));
+  EXPECT_THAT(refusal(without(torchrun(), "WORLD_SIZE")),
+              AllOf(HasSubstr("WORLD_SIZE is not set"), HasSubstr("RANK is '5'")));
+  EXPECT_THAT(refusal(without(torchrun(), "RANK")),
+              AllOf(HasSubstr("RANK is not set"), HasSubstr("WORLD_SIZE is '8'")));
   EXPECT_THAT(refusal(without(torchrun(), "MASTER_ADDR")), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(refusal(without(torchrun(), "MASTER_PORT")), HasSubstr("MASTER_PORT is not set"));
 }

@@ -73,12 +73,14 @@ TEST_F(Launcher, OneRankRunsToItsEnd) {
 }
 
 TEST_F(Launcher, EveryRankSeesItsVariables) {
-  const Outcome outcome = run_captured(
-      script(3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR"));
+  const Outcome outcome =
+      run_captured(script(3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR"));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.output,
-              AllOf(HasSubstr("0 0 3 3 127.0.0.1\n"), HasSubstr("[1] 1 1 3 3 127.0.0.1\n"),
-                    HasSubstr("[2] 2 2 3 3 127.0.0.1\n"), Not(HasSubstr("[0]"))));
+              AllOf(HasSubstr("0 0 3 3 127.0.0.1\n"),
+                    HasSubstr("[1] 1 1 3 3 127.0.0.1\n"),
+                    HasSubstr("[2] 2 2 3 3 127.0.0.1\n"),
+                    Not(HasSubstr("[0]"))));
 }
 
 TEST_F(Launcher, RankZeroGetsAPrefixOnRequest) {
@@ -90,11 +92,12 @@ TEST_F(Launcher, RankZeroGetsAPrefixOnRequest) {
 
 TEST_F(Launcher, RankZeroAloneInheritsTheListeningSocket) {
   const Outcome outcome = run_captured(script(
-      2, "if [ $RANK = 0 ]; then [ -S /proc/self/fd/$FSDP_STORE_FD ] && echo socket $MASTER_PORT;"
-         "else echo none=$FSDP_STORE_FD; fi"));
+      2,
+      "if [ $RANK = 0 ]; then [ -S /proc/self/fd/$FSDP_STORE_FD ] && echo socket $MASTER_PORT;"
+      "else echo none=$FSDP_STORE_FD; fi"));
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.output, AllOf(HasSubstr("socket "), HasSubstr("[1] none=\n"),
-                                    Not(HasSubstr("socket 0\n"))));
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("socket "), HasSubstr("[1] none=\n"), Not(HasSubstr("socket 0\n"))));
 }
 
 TEST_F(Launcher, OtherVariablesAndThreadsArePassedOn) {
@@ -113,21 +116,25 @@ TEST_F(Launcher, ReturnsTheCodeOfTheRankThatFailedFirst) {
 }
 
 TEST_F(Launcher, ASignalBecomes128PlusItsNumber) {
-  const Outcome outcome = run_captured(script(2, "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 30"));
+  const Outcome outcome =
+      run_captured(script(2, "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 30"));
   EXPECT_EQ(outcome.code, 128 + SIGKILL);
-  EXPECT_THAT(outcome.error,
-              AllOf(HasSubstr("rank 1 was ended by signal 9"),
-                    HasSubstr("rank 0 was ended by signal 15 (Terminated), told to stop after rank 1")));
+  EXPECT_THAT(
+      outcome.error,
+      AllOf(HasSubstr("rank 1 was ended by signal 9"),
+            HasSubstr("rank 0 was ended by signal 15 (Terminated), told to stop after rank 1")));
 }
 
 TEST_F(Launcher, Fault128_NoDescendantStays) {
   // Rank 1's grandchild ignores SIGTERM and has left the process group and the session.
   const std::string file = path("pid");
   const auto start = std::chrono::steady_clock::now();
-  const Outcome outcome = run_captured(
-      script(3, "if [ $RANK = 2 ]; then while [ ! -s " + file + " ]; do sleep 0.02; done; exit 7; fi;"
-                "if [ $RANK = 1 ]; then setsid sh -c 'trap \"\" TERM; echo $$ > " + file +
-                "; exec sleep 60' & fi; sleep 60"));
+  const Outcome outcome =
+      run_captured(script(3,
+                          "if [ $RANK = 2 ]; then while [ ! -s " + file +
+                              " ]; do sleep 0.02; done; exit 7; fi;"
+                              "if [ $RANK = 1 ]; then setsid sh -c 'trap \"\" TERM; echo $$ > " +
+                              file + "; exec sleep 60' & fi; sleep 60"));
   EXPECT_EQ(outcome.code, 7);
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(3000));
   const pid_t pid = std::atoi(read_file(file).c_str());
@@ -136,10 +143,13 @@ TEST_F(Launcher, Fault128_NoDescendantStays) {
 }
 
 TEST_F(Launcher, Fault129_TheGraceIsTimeForALastCheckpoint) {
-  const std::string text =
-      "if [ $RANK = 1 ]; then while [ ! -e " + path("ready") + " ]; do sleep 0.02; done; exit 3; fi;"
-      "trap 'sleep 0.6; echo saved > " + path("saved") + "; exit 0' TERM;"
-      "touch " + path("ready") + "; while true; do sleep 0.05; done";
+  const std::string text = "if [ $RANK = 1 ]; then while [ ! -e " + path("ready") +
+                           " ]; do sleep 0.02; done; exit 3; fi;"
+                           "trap 'sleep 0.6; echo saved > " +
+                           path("saved") +
+                           "; exit 0' TERM;"
+                           "touch " +
+                           path("ready") + "; while true; do sleep 0.05; done";
   LaunchOptions options = script(2, text);
   options.grace = milliseconds(100);
   EXPECT_EQ(run_captured(options).code, 3);
@@ -157,9 +167,10 @@ TEST_F(Launcher, SigtermIsPassedOnToAllRanks) {
     }
     ::kill(::getpid(), SIGTERM);
   });
-  const Outcome outcome = run_captured(
-      script(2, "trap 'echo stopped; exit 0' TERM; touch " + path("$RANK") +
-                "; while true; do sleep 0.05; done"));
+  const Outcome outcome =
+      run_captured(script(2,
+                          "trap 'echo stopped; exit 0' TERM; touch " + path("$RANK") +
+                              "; while true; do sleep 0.05; done"));
   stopper.join();
   EXPECT_EQ(outcome.code, 128 + SIGTERM);
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("stopped\n"), HasSubstr("[1] stopped\n")));
