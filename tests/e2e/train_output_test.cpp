@@ -112,7 +112,7 @@ TEST_F(TrainOutputTest, PythonAndTheWriterAgreeOnTheLayout) {
 TEST_F(TrainOutputTest, LinesAndLogTellTheRun) {
   const CommandResult result = train({"--ranks", "2", "--log", directory_.path("run.jsonl"),
                                       "--eval-every", "2"});
-  EXPECT_THAT(result.out, HasSubstr("45,952 parameters"));
+  EXPECT_THAT(result.out, HasSubstr("34,688 parameters"));
   EXPECT_THAT(result.out, HasSubstr("ranks    2 over gloo, 3 units"));
   EXPECT_THAT(result.out, HasSubstr("promise"));
   EXPECT_THAT(result.out, HasSubstr("step 3/3"));
