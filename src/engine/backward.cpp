@@ -106,22 +106,6 @@ class AutogradEngine : public torch::autograd::Engine {
   }
 };
 
-/// Takes the placeholder out of the tensor's grad before autograd accumulates into it.
-class RemoveGuard : public torch::autograd::FunctionPreHook {
- public:
-  explicit RemoveGuard(c10::TensorImpl* tensor) : tensor_(tensor) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
-    at::Tensor& grad = tensor_->mutable_grad();
-    if (grad.defined() && grad.key_set().has(kTouchKey)) {
-      grad.reset();
-    }
-    return grads;
-  }
-
- private:
-  c10::TensorImpl* tensor_;  ///< owns this hook
-};
-
 class HandOver : public torch::autograd::PostAccumulateGradHook {
  public:
   HandOver(std::weak_ptr<Engine> engine, int unit, int parameter)
@@ -156,10 +140,20 @@ void install_gradient_hooks(std::weak_ptr<Engine> engine,
                             int unit,
                             int parameter,
                             const at::Tensor& tensor) {
-  namespace impl = torch::autograd::impl;
-  impl::add_hook(tensor, std::make_unique<RemoveGuard>(tensor.unsafeGetTensorImpl()));
-  impl::set_post_acc_grad_hooks(tensor,
-                                std::make_unique<HandOver>(std::move(engine), unit, parameter));
+  // Takes the placeholder out of the tensor's grad before autograd accumulates into it. By
+  // register_hook, as users do: it keeps a list, where the lower-level hooks replace each other. A
+  // tensor that is frozen now may train later.
+  const bool requires_grad = tensor.requires_grad();
+  tensor.requires_grad_(true);
+  tensor.register_hook([impl = tensor.unsafeGetTensorImpl()](const at::Tensor&) -> void {
+    at::Tensor& grad = impl->mutable_grad();  // the tensor owns this hook
+    if (grad.defined() && grad.key_set().has(kTouchKey)) {
+      grad.reset();
+    }
+  });
+  tensor.requires_grad_(requires_grad);
+  torch::autograd::impl::set_post_acc_grad_hooks(
+      tensor, std::make_unique<HandOver>(std::move(engine), unit, parameter));
 }
 
 void remove_gradient_hooks(const at::Tensor& tensor) {
