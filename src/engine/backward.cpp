@@ -77,12 +77,12 @@ class BackwardScope {
   std::vector<std::weak_ptr<Engine>> joined_;
 };
 
+/// Marks the outermost backward and leaves the work to the engine that was there before. It must be
+/// that one: LibTorch starts an engine's threads once per process, so a second engine has none.
 class AutogradEngine : public torch::autograd::Engine {
  public:
-  static torch::autograd::Engine& instance() {
-    // Never destroyed: its threads may outlive static objects.
-    static auto* engine = new AutogradEngine;
-    return *engine;
+  explicit AutogradEngine(torch::autograd::Engine& inner) : inner_(inner) {
+    inner_.initialize_device_threads_pool();
   }
   ~AutogradEngine() override { stop(); }
 
@@ -93,8 +93,7 @@ class AutogradEngine : public torch::autograd::Engine {
                                          bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     const auto run = [&] {
-      return torch::autograd::Engine::execute(
-          roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+      return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     };
     if (current_graph_task() >= 0) {
       return run();  // a backward inside a backward
@@ -104,22 +103,22 @@ class AutogradEngine : public torch::autograd::Engine {
     scope.finish();
     return results;
   }
-};
 
-/// Takes the placeholder out of the tensor's grad before autograd accumulates into it.
-class RemoveGuard : public torch::autograd::FunctionPreHook {
- public:
-  explicit RemoveGuard(c10::TensorImpl* tensor) : tensor_(tensor) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
-    at::Tensor& grad = tensor_->mutable_grad();
-    if (grad.defined() && grad.key_set().has(kTouchKey)) {
-      grad.reset();
-    }
-    return grads;
+  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+      const std::shared_ptr<torch::autograd::GraphTask>& task,
+      c10::intrusive_ptr<torch::autograd::Node> root,
+      torch::autograd::InputBuffer&& inputs) override {
+    return inner_.execute_with_graph_task(task, std::move(root), std::move(inputs));
+  }
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return inner_.make_anomaly_metadata();
+  }
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return inner_.get_default_saved_variable_hooks();
   }
 
  private:
-  c10::TensorImpl* tensor_;  ///< owns this hook
+  torch::autograd::Engine& inner_;
 };
 
 class HandOver : public torch::autograd::PostAccumulateGradHook {
@@ -142,7 +141,9 @@ class HandOver : public torch::autograd::PostAccumulateGradHook {
 
 void ensure_autograd_engine() {
   static const bool is_installed = [] {
-    torch::autograd::set_default_engine_stub(&AutogradEngine::instance);
+    // Never destroyed: autograd's threads may outlive static objects.
+    static auto* engine = new AutogradEngine(torch::autograd::Engine::get_default_engine());
+    torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return *engine; });
     return true;
   }();
   (void)is_installed;
@@ -156,10 +157,20 @@ void install_gradient_hooks(std::weak_ptr<Engine> engine,
                             int unit,
                             int parameter,
                             const at::Tensor& tensor) {
-  namespace impl = torch::autograd::impl;
-  impl::add_hook(tensor, std::make_unique<RemoveGuard>(tensor.unsafeGetTensorImpl()));
-  impl::set_post_acc_grad_hooks(tensor,
-                                std::make_unique<HandOver>(std::move(engine), unit, parameter));
+  // Takes the placeholder out of the tensor's grad before autograd accumulates into it. By
+  // register_hook, as users do: it keeps a list, where the lower-level hooks replace each other. A
+  // tensor that is frozen now may train later.
+  const bool requires_grad = tensor.requires_grad();
+  tensor.requires_grad_(true);
+  tensor.register_hook([impl = tensor.unsafeGetTensorImpl()](const at::Tensor&) -> void {
+    at::Tensor& grad = impl->mutable_grad();  // the tensor owns this hook
+    if (grad.defined() && grad.key_set().has(kTouchKey)) {
+      grad.reset();
+    }
+  });
+  tensor.requires_grad_(requires_grad);
+  torch::autograd::impl::set_post_acc_grad_hooks(
+      tensor, std::make_unique<HandOver>(std::move(engine), unit, parameter));
 }
 
 void remove_gradient_hooks(const at::Tensor& tensor) {

@@ -118,34 +118,52 @@ void Engine::check_before_forward() {
     }
   }
   is_forward_checked_ = true;
+  // From here on this forward's backward may use any unit, touched in between or not.
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    refresh(unit);
+  }
+}
+
+void Engine::shard_written(int unit) {
+  std::lock_guard lock(mutex_);
+  at(unit).flat_shard.unsafeGetTensorImpl()->bump_version();
+}
+
+/// Takes note that the shards changed: a gathered copy is stale.
+void Engine::refresh(int index) {
+  Unit& unit = at(index);
+  const std::uint32_t version = unit.shard_version();
+  if (version == unit.seen_version) {
+    return;
+  }
+  // A refill does not bump version counters by itself: graphs recorded with the old weights must
+  // learn of it.
+  for (Parameter& parameter : unit.parameters) {
+    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  unit.seen_version = version;
+  unit.was_in_forward = false;
+  if (!schedule_->is_pinned(index) && full_depth_ == 0) {
+    execute(schedule_->invalidate(index));
+  }
 }
 
 void Engine::check_versions(std::span<const int> units, Pass pass) {
   for (int index : units) {
     Unit& unit = at(index);
-    const std::uint32_t version = unit.shard_version();
-    if (version == unit.seen_version) {
-      continue;
-    }
     FSDP_CHECK(
-        pass != Pass::kBackward,
+        pass != Pass::kBackward || !unit.was_in_forward ||
+            unit.shard_version() == unit.seen_version,
         ErrorCode::kInvalidArgument,
         "[touch] the shards of unit \"",
         unit.name,
         "\" were changed between its forward and its backward (version ",
         unit.seen_version,
         " then, ",
-        version,
+        unit.shard_version(),
         " now): gradients would be those of other weights. Step the optimizer after backward");
-    // A refill does not bump version counters by itself: graphs recorded with the old weights must
-    // learn of it.
-    for (Parameter& parameter : unit.parameters) {
-      parameter.tensor.unsafeGetTensorImpl()->bump_version();
-    }
-    unit.seen_version = version;
-    if (!schedule_->is_pinned(index) && full_depth_ == 0) {
-      execute(schedule_->invalidate(index));
-    }
+    refresh(index);
+    unit.was_in_forward = unit.was_in_forward || pass != Pass::kBackward;
   }
 }
 
@@ -187,7 +205,7 @@ void Engine::backward_died() noexcept {
 void Engine::recover_from_dead_backward() {
   if (std::exchange(is_backward_dead_, false)) {
     is_backward_open_ = false;
-    execute(schedule_->abort_backward());
+    execute(schedule_->abort_backward(), /*keeps_gradients=*/false);
   }
 }
 
@@ -269,7 +287,7 @@ void Engine::check_usable() const {
   }
 }
 
-void Engine::execute(const std::vector<Action>& actions) {
+void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
   // Gloo's threads inherit thread-local state, and our own copies need no touch.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   try {
@@ -290,7 +308,7 @@ void Engine::execute(const std::vector<Action>& actions) {
         }
         case ActionKind::kWaitReduce:
           emit(trace::EventKind::kReduceWaitBegin, action.unit, action.slot);
-          sink_->wait_reduce(action.unit);
+          sink_->wait_reduce(action.unit, keeps_gradients);
           emit(trace::EventKind::kReduceWaitEnd, action.unit, action.slot);
           break;
         case ActionKind::kFence: communicator_.agree({.name = "end of backward"})->wait(); break;
@@ -363,6 +381,8 @@ void Engine::reshard() {
 
 void Engine::zero_grad() {
   std::lock_guard lock(mutex_);
+  check_usable();
+  recover_from_dead_backward();
   for (Unit& unit : units_) {
     for (Parameter& parameter : unit.parameters) {
       parameter.shard.mutable_grad().reset();

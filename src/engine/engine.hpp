@@ -37,6 +37,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
              const char* op,
              std::uint64_t signature) override;
   void release(std::span<const int> units) override;
+  void shard_written(int unit) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
 
   /// A gradient of the module's tensor is there; called by autograd.
@@ -70,7 +71,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void install_hooks(int unit);
   void set_guard_grads();
 
-  void execute(const std::vector<schedule::Action>& actions);
+  void execute(const std::vector<schedule::Action>& actions, bool keeps_gradients = true);
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
   void free(const schedule::Action& action);
@@ -82,6 +83,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void check_usable() const;
   void check_before_forward();
   void check_versions(std::span<const int> units, schedule::Pass pass);
+  void refresh(int unit);
   void check_unused_parameters();
   std::string describe(const Hit& hit) const;
   void print_promise();

@@ -24,6 +24,18 @@ std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
                                                : tensor.contiguous().strides().vec();
 }
 
+/// A piece of the flat shard with the touch key, so that writes to it are noticed.
+at::Tensor tagged_part(const at::Tensor& flat, const layout::Piece& piece) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW,
+                                                   c10::Storage(flat.storage()),
+                                                   flat.key_set() | c10::DispatchKeySet(kTouchKey),
+                                                   flat.dtype());
+  impl->set_storage_offset(flat.storage_offset() + piece.shard_offset);
+  impl->set_sizes_contiguous({piece.numel});
+  impl->set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
+  return at::Tensor(std::move(impl));
+}
+
 std::string freed_message(const Parameter& parameter, const std::string& unit) {
   return "parameter \"" + parameter.name + "\" is sharded and its unit \"" + unit +
          "\" is not gathered now. Operators gather it by themselves; for raw pointers and "
@@ -142,15 +154,19 @@ void Engine::make_views(int index) {
   const std::int64_t shard_numel = unit.layout->shard_numel();
   unit.flat_shard.copy_(whole.narrow(0, shard_numel * rank, shard_numel));
 
+  register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(),
+                   weak_from_this(),
+                   index,
+                   /*parameter=*/0,
+                   StorageRole::kShard);
   for (int i = 0; i < unit.layout->parameters(); ++i) {
     Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     parameter.piece = unit.layout->piece(i, rank);
-    const auto part = [&](const at::Tensor& flat) {
-      return flat.narrow(0, parameter.piece.shard_offset, parameter.piece.numel).detach();
-    };
-    parameter.shard = part(unit.flat_shard);
+    parameter.shard = tagged_part(unit.flat_shard, parameter.piece);
     parameter.shard.set_requires_grad(parameter.tensor.requires_grad());
-    parameter.grad_shard = part(unit.flat_grad_shard);
+    parameter.grad_shard =
+        unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)
+            .detach();
 
     const std::int64_t bytes = parameter.numel * unit.itemsize();
     parameter.storage =
@@ -183,6 +199,9 @@ void Engine::install_hooks(int index) {
 
 Engine::~Engine() {
   for (Unit& unit : units_) {
+    if (unit.flat_shard.defined()) {
+      unregister_storage(unit.flat_shard.storage().unsafeGetStorageImpl());
+    }
     for (Parameter& parameter : unit.parameters) {
       if (parameter.storage == nullptr) {
         continue;

@@ -131,12 +131,12 @@ void GradSink::start_reduce(int unit, int buffer) {
       {unit, of.name});
 }
 
-void GradSink::wait_reduce(int unit) {
+void GradSink::wait_reduce(int unit, bool keeps_gradients) {
   auto work = std::exchange(works_[static_cast<std::size_t>(unit)], nullptr);
   work->wait();
   buffer_of_[static_cast<std::size_t>(unit)] = -1;
   for (Parameter& parameter : units_[static_cast<std::size_t>(unit)].parameters) {
-    if (parameter.tensor.requires_grad() && !parameter.shard.grad().defined()) {
+    if (keeps_gradients && parameter.tensor.requires_grad() && !parameter.shard.grad().defined()) {
       parameter.shard.mutable_grad() = parameter.grad_shard;
     }
   }

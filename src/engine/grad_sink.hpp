@@ -35,8 +35,8 @@ class GradSink {
   void collect(int unit, int parameter, const at::Tensor& grad);
   /// Zeros what did not come and issues the reduce-scatter. @collective all ranks
   void start_reduce(int unit, int buffer);
-  /// Ends it: the shards' grads are set. @blocks
-  void wait_reduce(int unit);
+  /// Ends it: the shards' grads are set, unless their backward died. @blocks
+  void wait_reduce(int unit, bool keeps_gradients);
 
   /// The whole buffer that `unit` collects in when it gets buffer `buffer`: [padded_numel].
   at::Tensor buffer_view(int unit, int buffer) const;

@@ -153,6 +153,12 @@ void collect(const at::Tensor& tensor,
   if (entry.role == StorageRole::kGradGuard) {
     target->refuse_grad_use(hit, op);
   }
+  if (entry.role == StorageRole::kShard) {
+    if (is_write) {
+      target->shard_written(entry.unit);
+    }
+    return;
+  }
   signature = signature * 1099511628211u ^ reinterpret_cast<std::uintptr_t>(storage);
   auto found = std::find_if(
       all.begin(), all.end(), [&](const TargetHits& other) { return other.target == target; });

@@ -36,6 +36,7 @@ struct Hit {
 enum class StorageRole {
   kWeight,
   kGradGuard,  ///< the placeholder in a parameter's grad: any use is a mistake
+  kShard,      ///< a rank's own shard, which is always there: writes to it are reported
 };
 
 /// Who is told of touches: an engine.
@@ -49,6 +50,9 @@ class TouchTarget {
                      std::uint64_t signature) = 0;
   /// Unpins. Called also when the operator threw.
   virtual void release(std::span<const int> units) = 0;
+  /// An operator is about to write this rank's shard of `unit`, be it through data(), which version
+  /// counters do not see (torch::optim::SGD steps that way).
+  virtual void shard_written(int unit) = 0;
   /// Throws the error that says what to do instead.
   [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
 };
