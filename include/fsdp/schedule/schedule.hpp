@@ -68,8 +68,8 @@ struct Config {
 /// The state machine.
 ///
 /// *Invariants*: at most `slots` units (and the kept root) are gathering or unsharded; a pinned
-/// unit is never freed; each buffer serves one unit; at most one reduction is in flight. *Thread safety*: none; the engine holds a
-/// lock. *Example*:
+/// unit is never freed; each buffer serves one unit; at most one reduction is in flight. *Thread
+/// safety*: none; the engine holds a lock. *Example*:
 ///
 ///     for (const Action& action : schedule.touch(units, Pass::kForward, signature)) { ... }
 ///     // run the operator

@@ -123,7 +123,8 @@ std::vector<int> reduced(const std::vector<Action>& actions) {
 
 TEST(ScheduleGradientsTest, RanksThatUsedDifferentUnitsAgreeOnTheReductions) {
   const std::vector<int> all = {0, 1, 2, 3};
-  for (const std::vector<int>& collecting : std::vector<std::vector<int>>{{}, {0}, {3}, {2}, {0, 3}}) {
+  for (const std::vector<int>& collecting :
+       std::vector<std::vector<int>>{{}, {0}, {3}, {2}, {0, 3}}) {
     Script script({.units = 4, .root = 0});
     for (int unit : collecting) {
       script.gradient(unit);

@@ -173,8 +173,8 @@ TEST(ScheduleOrderTest, AnOperatorWithoutGradientInsideForwardDoesNotEndThePass)
   Script script({.units = 3, .prefetch = 1, .slots = 2});
   for (int step = 0; step < 2; ++step) {
     script.run(Pass::kForward, {{0}});
-    EXPECT_EQ(script.evaluate({1}), step == 0 ? "free 0@0, start 1@0, wait 1@0"
-                                              : "start 2@0, wait 1@1");
+    EXPECT_EQ(script.evaluate({1}),
+              step == 0 ? "free 0@0, start 1@0, wait 1@0" : "start 2@0, wait 1@1");
     script.end({1});
     script.run(Pass::kForward, {{2}});
     script.run(Pass::kBackward, {{2}, {1}, {0}});

@@ -75,7 +75,7 @@ backward 0: free 1@0, start 0@0, wait 0@0
 gradients 0: open 0@0, done 1@1, reduce 0@0
 end of backward: done 0@0, free 0@0
 )") << "prefetch "
-        << prefetch;
+    << prefetch;
   }
 }
 
@@ -139,7 +139,8 @@ end of backward: done 0@0
 }
 
 /// "forward u" of a chain in the second step, by rule: the first operator starts its own gather and
-/// `prefetch` more, each later one the gather that comes into the window, then it waits for its own.
+/// `prefetch` more, each later one the gather that comes into the window, then it waits for its
+/// own.
 std::vector<Action> expected_touch(int place, int units, int prefetch, bool turned) {
   std::vector<Action> actions;
   const auto unit_at = [&](int i) { return turned ? units - 1 - i : i; };
@@ -263,14 +264,16 @@ TEST(ScheduleTest, NestedTouchesOfAUnitFreeItAtTheOuterEnd) {
 TEST(ScheduleTest, AnOperatorWaitsForAllItsUnitsAndStartsThemBeforeThePrefetch) {
   Script script({.units = 4, .prefetch = 1, .slots = 3});
   const std::vector<Script::Units> order = {{0, 1}, {1, 2}, {3}};
-  EXPECT_EQ(script.run(Pass::kForward, order), R"(forward 0 1: start 0@0, start 1@1, wait 0@0, wait 1@1
+  EXPECT_EQ(script.run(Pass::kForward, order),
+            R"(forward 0 1: start 0@0, start 1@1, wait 0@0, wait 1@1
 forward 1 2: free 0@0, start 2@0, wait 2@0
 forward 3: free 1@1, free 2@0, start 3@0, wait 3@0
 )");
   script.backward({3});
   script.end({3});
   script.end_backward();
-  EXPECT_EQ(script.run(Pass::kForward, order), R"(forward 0 1: start 0@0, start 1@1, start 2@2, wait 0@0, wait 1@1
+  EXPECT_EQ(script.run(Pass::kForward, order),
+            R"(forward 0 1: start 0@0, start 1@1, start 2@2, wait 0@0, wait 1@1
 end 0 1: free 0@0, free 1@1
 forward 1 2: start 1@0, start 3@1, wait 1@0, wait 2@2
 end 1 2: free 1@0, free 2@2
