@@ -274,12 +274,41 @@ forward 3: free 1@1, free 2@0, start 3@0, wait 3@0
   script.end_backward();
   EXPECT_EQ(script.run(Pass::kForward, order),
             R"(forward 0 1: start 0@0, start 1@1, start 2@2, wait 0@0, wait 1@1
-end 0 1: free 0@0, free 1@1
-forward 1 2: start 1@0, start 3@1, wait 1@0, wait 2@2
-end 1 2: free 1@0, free 2@2
-forward 3: wait 3@1
+end 0 1: free 0@0
+forward 1 2: start 3@0, wait 2@2
+end 1 2: free 1@1, free 2@2
+forward 3: wait 3@0
 )");
   script.end_backward();
+}
+
+TEST(ScheduleTest, AUnitThatTwoOperatorsInARowShareStaysWithoutPrefetchToo) {
+  Script script({.units = 4, .prefetch = 0, .slots = 2});
+  script.run(Pass::kEvaluation, {{0, 1}, {1, 2}, {3}});
+  script.reshard();
+  EXPECT_EQ(script.run(Pass::kEvaluation, {{0, 1}, {1, 2}, {3}}),
+            R"(evaluate 0 1: start 0@0, start 1@1, wait 0@0, wait 1@1
+end 0 1: free 0@0
+evaluate 1 2: start 2@0, wait 2@0
+end 1 2: free 1@1, free 2@0
+evaluate 3: start 3@0, wait 3@0
+end 3: free 3@0
+)");
+}
+
+TEST(ScheduleTest, AUnitThatComesAgainWithinTheWindowStays) {
+  Script script({.units = 3, .prefetch = 2, .slots = 3});
+  script.run(Pass::kEvaluation, {{0}, {1}});
+  script.touch({0}, Pass::kEvaluation, 100);
+  script.end({0});
+  script.run(Pass::kEvaluation, {{2}});
+  script.reshard();
+  EXPECT_EQ(script.evaluate({0}), "start 0@0, start 1@1, start 2@2, wait 0@0");
+  EXPECT_EQ(script.end({0}), "");
+  EXPECT_EQ(script.evaluate({1}), "wait 1@1");
+  EXPECT_EQ(script.end({1}), "free 1@1");
+  EXPECT_EQ(script.touch({0}, Pass::kEvaluation, 100), "");
+  EXPECT_EQ(script.end({0}), "free 0@0");
 }
 
 TEST(ScheduleTest, AUnitThatTheOperatorNeedsTakesThePlaceOfAPrefetchedOne) {
@@ -357,6 +386,27 @@ TEST(ScheduleTest, AKeptRootIsGatheredOnceAStepIntoItsOwnSlot) {
   }
   // 0 once, 1 and 2 in forward, 1 and 2 in backward: the root lies between them at the turn.
   EXPECT_EQ(script.checked().gathers(), 3 * 5);
+  EXPECT_EQ(script.schedule().peak_live(), 3);
+}
+
+TEST(ScheduleTest, AKeptRootIsPrefetchedWhenAllOtherSlotsAreTaken) {
+  Script script({.units = 3, .root = 0, .keep_root = true, .prefetch = 1, .slots = 2});
+  script.run(Pass::kEvaluation, {{1, 2}, {0}});
+  script.reshard();
+  EXPECT_EQ(script.evaluate({1, 2}), "start 1@0, start 2@1, start 0@2, wait 1@0, wait 2@1");
+  script.end({1, 2});
+}
+
+TEST(ScheduleTest, ThePeakOutlivesTheUnitsThatMadeIt) {
+  Script script({.units = 3, .prefetch = 0, .slots = 3});
+  script.evaluate({0, 1, 2});
+  script.end({0, 1, 2});
+  script.evaluate({0});
+  script.end({0});
+  script.reshard();
+  script.evaluate({1});
+  script.end({1});
+  EXPECT_EQ(script.live(), 1);
   EXPECT_EQ(script.schedule().peak_live(), 3);
 }
 
