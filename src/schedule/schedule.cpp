@@ -91,9 +91,8 @@ const std::vector<Action>& Schedule::release(std::span<const int> units) {
     --at(unit).pins;
   }
   if (interval_has_ended(units)) {
-    const std::vector<int> upcoming = window(units);
     for (int unit : units) {
-      if (at(unit).pins == 0 && !is_kept(unit) && !contains(upcoming, unit)) {
+      if (at(unit).pins == 0 && !is_kept(unit) && !comes_again(unit)) {
         free(unit);
       }
     }
@@ -221,6 +220,13 @@ std::vector<int> Schedule::window(std::span<const int> current) {
     }
   }
   return upcoming;
+}
+
+bool Schedule::comes_again(int unit) {
+  // An operator may share a unit with the next one, and then it stays even without prefetch.
+  const std::vector<Interval>& known = order(pass_);
+  const auto next = static_cast<std::size_t>(position_) + 1;
+  return (next < known.size() && contains(known[next].units, unit)) || contains(window({}), unit);
 }
 
 void Schedule::check_slots(std::span<const int> units) {

@@ -150,6 +150,7 @@ class Schedule {
   void close_pass();
   void enter_interval(std::span<const int> units);
   std::vector<int> window(std::span<const int> current);
+  bool comes_again(int unit);
   void check_slots(std::span<const int> units);
   void start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming);
   void wait_gather(int unit);

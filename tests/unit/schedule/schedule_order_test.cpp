@@ -160,10 +160,10 @@ TEST(ScheduleOrderTest, TrainingAndEvaluationHaveOrdersOfTheirOwn) {
   script.end({0});
   EXPECT_EQ(script.evaluate({2}), "free 0@0, start 2@0, wait 2@0");
   script.end({2});
-  EXPECT_EQ(script.forward({0}), "free 2@0, start 0@0, start 1@1, wait 0@0");
+  EXPECT_EQ(script.touch({0}, Pass::kForward, 50), "free 2@0, start 0@0, start 1@1, wait 0@0");
   script.end({0});
   script.run(Pass::kForward, {{1}, {2}});
-  EXPECT_EQ(script.evaluate({0}), "start 0@1, wait 0@1")
+  EXPECT_EQ(script.touch({0}, Pass::kEvaluation, 50), "start 0@1, wait 0@1")
       << "2 comes next in evaluation, where it would be 1 in training";
   script.end({0});
   EXPECT_EQ(script.misses(), 0);
