@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backward.hpp"
 
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,17 +21,14 @@ namespace fsdp::engine {
 
 namespace {
 
-/// The outermost backward of one thread. See NOTE [The end of backward].
+/// An outermost backward. See NOTE [The end of backward]. The threads that work for it find it
+/// through c10's thread-local debug info, which autograd carries to all of them: devices' threads
+/// have no other link to the caller, nor have the threads that take over at deep nesting.
 class BackwardScope {
  public:
-  BackwardScope() {
-    std::lock_guard lock(mutex_);
-    open_.push_back(this);
-    of_this_thread_ = this;
-  }
+  BackwardScope() : joined_(std::make_shared<Joined>()), guard_(kKind, joined_) {}
   ~BackwardScope() {
-    leave();
-    for (const auto& joined : joined_) {
+    for (const auto& joined : joined_->take()) {
       if (auto engine = joined.lock()) {
         engine->backward_died();
       }
@@ -41,40 +39,42 @@ class BackwardScope {
 
   /// Backward went through to its end.
   void finish() {
-    leave();
-    while (!joined_.empty()) {
-      // One that throws leaves the others to the destructor.
-      auto engine = joined_.front().lock();
-      joined_.erase(joined_.begin());
-      if (engine != nullptr) {
-        engine->end_backward();
+    auto engines = joined_->take();
+    while (!engines.empty()) {
+      const std::weak_ptr<Engine> next = engines.front();
+      engines.erase(engines.begin());
+      if (auto engine = next.lock()) {
+        try {
+          engine->end_backward();
+        } catch (...) {
+          joined_->engines = std::move(engines);  // the others to the destructor
+          throw;
+        }
       }
     }
   }
 
-  /// Backward runs on the calling thread, but for devices' threads and very deep nesting: those
-  /// join the scope that was opened last.
   static void join(std::weak_ptr<Engine> engine) {
-    std::lock_guard lock(mutex_);
-    BackwardScope* scope = of_this_thread_;
-    if (scope == nullptr && !open_.empty()) {
-      scope = open_.back();
-    }
-    FSDP_ASSERT(scope != nullptr, "a gradient arrived outside of backward");
-    scope->joined_.push_back(std::move(engine));
+    auto* joined = dynamic_cast<Joined*>(c10::ThreadLocalDebugInfo::get(kKind));
+    FSDP_ASSERT(joined != nullptr, "a gradient arrived outside of backward");
+    std::lock_guard lock(joined->mutex);
+    joined->engines.push_back(std::move(engine));
   }
 
  private:
-  void leave() {
-    std::lock_guard lock(mutex_);
-    std::erase(open_, this);
-    of_this_thread_ = nullptr;
-  }
+  struct Joined : c10::DebugInfoBase {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<Engine>> engines;
+    std::vector<std::weak_ptr<Engine>> take() {
+      std::lock_guard lock(mutex);
+      return std::exchange(engines, {});
+    }
+  };
 
-  static inline std::mutex mutex_;
-  static inline std::vector<BackwardScope*> open_;
-  static inline thread_local BackwardScope* of_this_thread_ = nullptr;
-  std::vector<std::weak_ptr<Engine>> joined_;
+  static constexpr std::string_view kName = "fsdp backward";
+  static constexpr c10::DebugInfoKind kKind{&kName};
+  std::shared_ptr<Joined> joined_;
+  c10::DebugInfoGuard guard_;
 };
 
 /// Marks the outermost backward and leaves the work to the engine that was there before. It must be
