@@ -31,8 +31,7 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
       ->required()
       ->check(CLI::Range(1, 4096));
   command
-      ->add_option("--threads",
-                   flags->options.threads,
+      ->add_option("--threads", flags->options.threads,
                    "OMP_NUM_THREADS of each rank (default: as set, else cores / ranks)")
       ->check(CLI::Range(1, 4096));
   command

@@ -38,8 +38,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags) {
   group->add_option("--layers", flags.layers, "Transformer blocks");
   group->add_option("--width", flags.width, "Features per position");
   group->add_option("--heads", flags.heads, "Attention heads; must divide the width");
-  group->add_option(
-      "--seq", flags.sequence, "Tokens of a training sequence (default: the preset's)");
+  group->add_option("--seq", flags.sequence,
+                    "Tokens of a training sequence (default: the preset's)");
   group->add_option("--vocab", flags.vocab, "Number of tokens; 256 for bytes");
   group->add_option("--dropout", flags.dropout, "Dropout while training");
   auto* tied = group->add_flag("--tied", flags.tied, "The head uses the token embedding's weight");
@@ -58,8 +58,7 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
   option("--steps", config.steps, "Optimizer steps");
   option("--global-batch", config.global_batch, "Sequences of one step, over all ranks");
   group
-      ->add_option("--batch",
-                   config.batch,
+      ->add_option("--batch", config.batch,
                    "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
                    "accumulate gradients")
       ->check(CLI::PositiveNumber);
@@ -82,16 +81,14 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   const auto output = command.add_option_group("Data and output");
   output->add_option(
-      "--data",
-      config.data,
+      "--data", config.data,
       "Text file, directory, or .bin of uint16 tokens (default: the King James Bible)");
   output
-      ->add_option(
-          "--eval-every", config.eval_every, "Steps between evaluations; 0: at the end only")
+      ->add_option("--eval-every", config.eval_every,
+                   "Steps between evaluations; 0: at the end only")
       ->capture_default_str();
   output
-      ->add_option("--eval-batches",
-                   config.eval_batches,
+      ->add_option("--eval-batches", config.eval_batches,
                    "Global batches of an evaluation; ten times as many at the end")
       ->capture_default_str();
   output->add_option("--log", config.log, "File for one JSON object a step");
@@ -103,14 +100,13 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
 
   const auto sharding = command.add_option_group("Sharding");
   sharding
-      ->add_option("--ranks",
-                   flags.ranks,
+      ->add_option("--ranks", flags.ranks,
                    "Ranks to start here; 1 runs in this process (default: 2, or the job's)")
       ->check(CLI::Range(1, 4096));
   sharding->add_option("--prefetch", config.prefetch, "Units gathered ahead of the computation")
       ->capture_default_str();
-  sharding->add_flag(
-      "--keep-root", config.keep_root, "Keep embeddings and head gathered in a step");
+  sharding->add_flag("--keep-root", config.keep_root,
+                     "Keep embeddings and head gathered in a step");
   sharding->add_option("--transport", config.transport, "How ranks talk; auto: gloo")
       ->check(CLI::IsMember({"auto", "gloo", "c10d"}))
       ->capture_default_str();
@@ -139,13 +135,8 @@ void resolve(TrainFlags& flags) {
 
 int train_here(const TrainFlags& flags) {
   const World world = init({.transport = flags.config.transport});
-  FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(),
-             ErrorCode::kInvalidArgument,
-             "--ranks is ",
-             flags.ranks,
-             " but the job has ",
-             world.size(),
-             " ranks");
+  FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
+             "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
   train::train(flags.config, world);
   return kSuccess;
 }

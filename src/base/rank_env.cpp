@@ -20,44 +20,28 @@ struct Protocol {
   const char* job;         // identity of the job, for the port; null when there is none
 };
 
-constexpr Protocol kTorchrun{
-    "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr};
+constexpr Protocol kTorchrun{"torchrun",         "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE", nullptr};
 constexpr Protocol kOpenMpi{"open-mpi",
                             "OMPI_COMM_WORLD_RANK",
                             "OMPI_COMM_WORLD_SIZE",
                             "OMPI_COMM_WORLD_LOCAL_RANK",
                             "OMPI_COMM_WORLD_LOCAL_SIZE",
                             "OMPI_MCA_ess_base_jobid"};
-constexpr Protocol kMpich{
-    "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_PORT"};
-constexpr Protocol kSlurm{
-    "slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID"};
+constexpr Protocol kMpich{"mpich",           "PMI_RANK",        "PMI_SIZE",
+                          "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_PORT"};
+constexpr Protocol kSlurm{"slurm",         "SLURM_PROCID", "SLURM_NTASKS",
+                          "SLURM_LOCALID", nullptr,        "SLURM_JOB_ID"};
 
-std::int64_t read_integer(const std::string& name,
-                          const std::string& text,
-                          std::int64_t low,
-                          std::int64_t high,
-                          const std::string& why = "") {
+std::int64_t read_integer(const std::string& name, const std::string& text, std::int64_t low,
+                          std::int64_t high, const std::string& why = "") {
   std::int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, value);
-  FSDP_CHECK(!text.empty() && status == std::errc() && stop == end,
-             ErrorCode::kInvalidArgument,
-             name,
-             " is '",
-             text,
-             "', must be a whole number without blanks");
-  FSDP_CHECK(value >= low && value <= high,
-             ErrorCode::kInvalidArgument,
-             name,
-             " is '",
-             text,
-             "', must be in [",
-             low,
-             ", ",
-             high,
-             "]",
-             why);
+  FSDP_CHECK(!text.empty() && status == std::errc() && stop == end, ErrorCode::kInvalidArgument,
+             name, " is '", text, "', must be a whole number without blanks");
+  FSDP_CHECK(value >= low && value <= high, ErrorCode::kInvalidArgument, name, " is '", text,
+             "', must be in [", low, ", ", high, "]", why);
   return value;
 }
 
@@ -72,10 +56,7 @@ class Reader {
     environment.size =
         static_cast<int>(read_integer(protocol_.size, require(protocol_.size), 1, kMax));
     environment.rank = static_cast<int>(read_integer(
-        protocol_.rank,
-        require(protocol_.rank),
-        0,
-        environment.size - 1,
+        protocol_.rank, require(protocol_.rank), 0, environment.size - 1,
         std::string(" because ") + protocol_.size + " is " + std::to_string(environment.size)));
     read_local(environment);
     read_master(environment);
@@ -85,12 +66,8 @@ class Reader {
  private:
   std::string require(const char* name) const {
     const auto value = lookup_(name);
-    FSDP_CHECK(value.has_value(),
-               ErrorCode::kInvalidArgument,
-               name,
-               " is not set although ",
-               name == protocol_.size ? protocol_.rank : protocol_.size,
-               " is '",
+    FSDP_CHECK(value.has_value(), ErrorCode::kInvalidArgument, name, " is not set although ",
+               name == protocol_.size ? protocol_.rank : protocol_.size, " is '",
                lookup_(name == protocol_.size ? protocol_.rank : protocol_.size).value_or(""),
                "': set both or neither");
     return *value;
@@ -114,14 +91,9 @@ class Reader {
     if (const auto text = lookup_(protocol_.local_rank)) {
       environment.local_rank =
           static_cast<int>(read_integer(protocol_.local_rank, *text, 0, environment.size - 1));
-      FSDP_CHECK(environment.local_rank < environment.local_size,
-                 ErrorCode::kInvalidArgument,
-                 protocol_.local_rank,
-                 " is '",
-                 *text,
-                 "', must be below the ",
-                 environment.local_size,
-                 " ranks of this host");
+      FSDP_CHECK(environment.local_rank < environment.local_size, ErrorCode::kInvalidArgument,
+                 protocol_.local_rank, " is '", *text, "', must be below the ",
+                 environment.local_size, " ranks of this host");
     }
   }
 
@@ -130,9 +102,7 @@ class Reader {
     const auto port = lookup_("MASTER_PORT");
     if (address) {
       FSDP_CHECK(!address->empty() && address->find_first_of(" \t\n") == std::string::npos,
-                 ErrorCode::kInvalidArgument,
-                 "MASTER_ADDR is '",
-                 *address,
+                 ErrorCode::kInvalidArgument, "MASTER_ADDR is '", *address,
                  "', must be a host name or an address without blanks");
       environment.master_addr = *address;
     }
@@ -144,20 +114,12 @@ class Reader {
       return;
     }
     const char* missing = address ? "MASTER_PORT" : "MASTER_ADDR";
-    FSDP_CHECK(protocol_.job != nullptr,
-               ErrorCode::kInvalidArgument,
-               missing,
-               " is not set although WORLD_SIZE is ",
-               environment.size,
+    FSDP_CHECK(protocol_.job != nullptr, ErrorCode::kInvalidArgument, missing,
+               " is not set although WORLD_SIZE is ", environment.size,
                ": where do the ranks meet? `fsdp run` and torchrun set it");
-    FSDP_CHECK(address || environment.local_size == environment.size,
-               ErrorCode::kInvalidArgument,
-               missing,
-               " is not set although only ",
-               environment.local_size,
-               " of ",
-               environment.size,
-               " ranks are on this host: set it to rank 0's address");
+    FSDP_CHECK(address || environment.local_size == environment.size, ErrorCode::kInvalidArgument,
+               missing, " is not set although only ", environment.local_size, " of ",
+               environment.size, " ranks are on this host: set it to rank 0's address");
     if (!port) {
       environment.master_port = derive_port();
     }

@@ -29,19 +29,13 @@ using detail::Fingerprint;
 using detail::Milliseconds;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-[[noreturn]] void report(const Fingerprint& fingerprint,
-                         Milliseconds timeout,
-                         detail::Clock::time_point start,
-                         const std::exception& error) {
+[[noreturn]] void report(const Fingerprint& fingerprint, Milliseconds timeout,
+                         detail::Clock::time_point start, const std::exception& error) {
   const std::string text = error.what();
   const bool timed_out = detail::Clock::now() - start + Milliseconds(5) >= timeout;
-  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed,
-       detail::describe(fingerprint),
-       " on rank ",
-       fingerprint.rank,
-       timed_out ? " waited " + detail::to_text(timeout) : " failed",
-       ": ",
-       text.substr(0, text.find('\n')),
+  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, detail::describe(fingerprint),
+       " on rank ", fingerprint.rank, timed_out ? " waited " + detail::to_text(timeout) : " failed",
+       ": ", text.substr(0, text.find('\n')),
        ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
 }
 
@@ -101,10 +95,7 @@ class RefusedWork : public Work {
 
 class GatherWork : public C10dWorkAdapter {
  public:
-  GatherWork(const Fingerprint& fingerprint,
-             Milliseconds timeout,
-             C10dWork work,
-             at::Tensor dst,
+  GatherWork(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work, at::Tensor dst,
              at::Tensor src)
       : C10dWorkAdapter(fingerprint, timeout, std::move(work)),
         dst_(std::move(dst)),
@@ -117,13 +108,8 @@ class GatherWork : public C10dWorkAdapter {
 
 class ReduceScatterWork : public C10dWorkAdapter {
  public:
-  ReduceScatterWork(const Fingerprint& fingerprint,
-                    Milliseconds timeout,
-                    C10dWork work,
-                    at::Tensor dst,
-                    at::Tensor src,
-                    at::Tensor sum,
-                    Reduction reduction)
+  ReduceScatterWork(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work,
+                    at::Tensor dst, at::Tensor src, at::Tensor sum, Reduction reduction)
       : C10dWorkAdapter(fingerprint, timeout, std::move(work)),
         dst_(std::move(dst)),
         src_(std::move(src)),
@@ -137,8 +123,8 @@ class ReduceScatterWork : public C10dWorkAdapter {
     }
     if (dst_.is_cpu()) {
       const void* sum = sum_.const_data_ptr();
-      detail::reduce_slices(
-          dst_.mutable_data_ptr(), {&sum, 1}, dst_.numel(), dst_.scalar_type(), reduction_);
+      detail::reduce_slices(dst_.mutable_data_ptr(), {&sum, 1}, dst_.numel(), dst_.scalar_type(),
+                            reduction_);
       return;
     }
     const at::Tensor scaled = sum_.to(at::kFloat).div(reduction_.divisor);
@@ -177,9 +163,7 @@ class C10dCommunicator : public Communicator {
     });
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst,
-                                       at::Tensor src,
-                                       Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
     const detail::DispatchGuard guard;
     const auto description = detail::check_reduce_scatter(dst, src, size(), reduction, label);
@@ -190,8 +174,8 @@ class C10dCommunicator : public Communicator {
       if (dst.numel() != 0) {
         work = backend_->_reduce_scatter_base(sum, src, with_timeout<c10d::ReduceScatterOptions>());
       }
-      return std::make_unique<ReduceScatterWork>(
-          fingerprint, timeout_, std::move(work), dst, src, sum, reduction);
+      return std::make_unique<ReduceScatterWork>(fingerprint, timeout_, std::move(work), dst, src,
+                                                 sum, reduction);
     });
   }
 
@@ -212,10 +196,10 @@ class C10dCommunicator : public Communicator {
 
   std::unique_ptr<Work> agree(const Label& label) override {
     const detail::DispatchGuard guard;
-    return start(
-        detail::describe_agree(label), header_device_, [&](const Fingerprint& fingerprint) {
-          return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
-        });
+    return start(detail::describe_agree(label), header_device_,
+                 [&](const Fingerprint& fingerprint) {
+                   return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
+                 });
   }
 
   /// What the backend stages is its own affair, and not known.
@@ -234,8 +218,7 @@ class C10dCommunicator : public Communicator {
   }
 
   template <class Post>
-  std::unique_ptr<Work> start(const detail::Description& description,
-                              c10::Device device,
+  std::unique_ptr<Work> start(const detail::Description& description, c10::Device device,
                               Post post) {
     const Fingerprint mine = detail::make_fingerprint(description, ++sequence_, rank());
     header_device_ = device;

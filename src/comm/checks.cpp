@@ -17,65 +17,26 @@ Description describe_call(Operation operation, const Label& label) {
   return description;
 }
 
-void check_tensor(Operation operation,
-                  const Label& label,
-                  const char* role,
+void check_tensor(Operation operation, const Label& label, const char* role,
                   const at::Tensor& tensor) {
-  FSDP_CHECK(tensor.defined(),
-             ErrorCode::kInvalidArgument,
-             to_string(operation),
-             " for \"",
-             label.name,
-             "\": ",
-             role,
-             " is an undefined tensor");
-  FSDP_CHECK(tensor.is_contiguous(),
-             ErrorCode::kInvalidArgument,
-             to_string(operation),
-             " for \"",
-             label.name,
-             "\": ",
-             role,
-             " of sizes ",
-             tensor.sizes(),
-             " is not contiguous");
+  FSDP_CHECK(tensor.defined(), ErrorCode::kInvalidArgument, to_string(operation), " for \"",
+             label.name, "\": ", role, " is an undefined tensor");
+  FSDP_CHECK(tensor.is_contiguous(), ErrorCode::kInvalidArgument, to_string(operation), " for \"",
+             label.name, "\": ", role, " of sizes ", tensor.sizes(), " is not contiguous");
 }
 
-void check_same_dtype(Operation operation,
-                      const Label& label,
-                      const at::Tensor& dst,
+void check_same_dtype(Operation operation, const Label& label, const at::Tensor& dst,
                       const at::Tensor& src) {
-  FSDP_CHECK(dst.scalar_type() == src.scalar_type(),
-             ErrorCode::kInvalidArgument,
-             to_string(operation),
-             " for \"",
-             label.name,
-             "\": dst is ",
-             c10::toString(dst.scalar_type()),
-             " but src is ",
-             c10::toString(src.scalar_type()));
+  FSDP_CHECK(dst.scalar_type() == src.scalar_type(), ErrorCode::kInvalidArgument,
+             to_string(operation), " for \"", label.name, "\": dst is ",
+             c10::toString(dst.scalar_type()), " but src is ", c10::toString(src.scalar_type()));
 }
 
-void check_slices(Operation operation,
-                  const Label& label,
-                  const char* whole_role,
-                  const at::Tensor& whole,
-                  const at::Tensor& slice,
-                  int size) {
-  FSDP_CHECK(whole.numel() == slice.numel() * size,
-             ErrorCode::kInvalidArgument,
-             to_string(operation),
-             " for \"",
-             label.name,
-             "\": ",
-             whole_role,
-             " has ",
-             whole.numel(),
-             " elements, must have ",
-             size,
-             " slices of ",
-             slice.numel(),
-             " = ",
+void check_slices(Operation operation, const Label& label, const char* whole_role,
+                  const at::Tensor& whole, const at::Tensor& slice, int size) {
+  FSDP_CHECK(whole.numel() == slice.numel() * size, ErrorCode::kInvalidArgument,
+             to_string(operation), " for \"", label.name, "\": ", whole_role, " has ",
+             whole.numel(), " elements, must have ", size, " slices of ", slice.numel(), " = ",
              slice.numel() * size);
 }
 
@@ -86,9 +47,7 @@ void describe_payload(Description& description, const at::Tensor& slice) {
 
 }  // namespace
 
-Description check_all_gather(const at::Tensor& dst,
-                             const at::Tensor& src,
-                             int size,
+Description check_all_gather(const at::Tensor& dst, const at::Tensor& src, int size,
                              const Label& label) {
   constexpr Operation kOperation = Operation::kAllGather;
   check_tensor(kOperation, label, "dst", dst);
@@ -100,11 +59,8 @@ Description check_all_gather(const at::Tensor& dst,
   return description;
 }
 
-Description check_reduce_scatter(const at::Tensor& dst,
-                                 const at::Tensor& src,
-                                 int size,
-                                 const Reduction& reduction,
-                                 const Label& label) {
+Description check_reduce_scatter(const at::Tensor& dst, const at::Tensor& src, int size,
+                                 const Reduction& reduction, const Label& label) {
   constexpr Operation kOperation = Operation::kReduceScatter;
   check_tensor(kOperation, label, "dst", dst);
   check_tensor(kOperation, label, "src", src);
@@ -119,16 +75,8 @@ Description check_reduce_scatter(const at::Tensor& dst,
 Description check_broadcast(const at::Tensor& buffer, int root, int size, const Label& label) {
   constexpr Operation kOperation = Operation::kBroadcast;
   check_tensor(kOperation, label, "buffer", buffer);
-  FSDP_CHECK(root >= 0 && root < size,
-             ErrorCode::kInvalidArgument,
-             to_string(kOperation),
-             " for \"",
-             label.name,
-             "\": root is ",
-             root,
-             ", must be in [0, ",
-             size,
-             ")");
+  FSDP_CHECK(root >= 0 && root < size, ErrorCode::kInvalidArgument, to_string(kOperation),
+             " for \"", label.name, "\": root is ", root, ", must be in [0, ", size, ")");
   Description description = describe_call(kOperation, label);
   describe_payload(description, buffer);
   description.root = root;

@@ -11,15 +11,10 @@
 namespace fsdp::comm::detail {
 
 /// @throws Error kInvalidArgument naming the operation, the label and the offending sizes
-Description check_all_gather(const at::Tensor& dst,
-                             const at::Tensor& src,
-                             int size,
+Description check_all_gather(const at::Tensor& dst, const at::Tensor& src, int size,
                              const Label& label);
-Description check_reduce_scatter(const at::Tensor& dst,
-                                 const at::Tensor& src,
-                                 int size,
-                                 const Reduction& reduction,
-                                 const Label& label);
+Description check_reduce_scatter(const at::Tensor& dst, const at::Tensor& src, int size,
+                                 const Reduction& reduction, const Label& label);
 Description check_broadcast(const at::Tensor& buffer, int root, int size, const Label& label);
 Description describe_agree(const Label& label);
 

@@ -24,11 +24,8 @@ const char* to_string(Operation operation) {
 
 void Communicator::all_reduce(at::Tensor buffer, const Label& label) {
   const detail::DispatchGuard guard;
-  FSDP_CHECK(buffer.defined() && buffer.is_contiguous(),
-             ErrorCode::kInvalidArgument,
-             "all-reduce for \"",
-             label.name,
-             "\": the buffer must be defined and contiguous");
+  FSDP_CHECK(buffer.defined() && buffer.is_contiguous(), ErrorCode::kInvalidArgument,
+             "all-reduce for \"", label.name, "\": the buffer must be defined and contiguous");
   detail::check_reduction(buffer.scalar_type(), {});
   at::Tensor gathered = at::empty({size() * buffer.numel()}, buffer.options());
   all_gather(gathered, buffer, label)->wait();
@@ -37,8 +34,8 @@ void Communicator::all_reduce(at::Tensor buffer, const Label& label) {
   for (std::size_t r = 0; r < slices.size(); ++r) {
     slices[r] = static_cast<const std::byte*>(gathered.const_data_ptr()) + r * slice_bytes;
   }
-  detail::reduce_slices(
-      buffer.mutable_data_ptr(), slices, buffer.numel(), buffer.scalar_type(), {});
+  detail::reduce_slices(buffer.mutable_data_ptr(), slices, buffer.numel(), buffer.scalar_type(),
+                        {});
 }
 
 at::Tensor Communicator::shared_memory(std::int64_t, const Label&) { return {}; }

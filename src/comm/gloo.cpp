@@ -54,11 +54,8 @@ bool is_loopback(const std::string& host) {
 
 class ReduceScatterWork : public GlooWork {
  public:
-  ReduceScatterWork(std::shared_ptr<GlooExchange> exchange,
-                    std::unique_ptr<Flight> flight,
-                    at::Tensor dst,
-                    at::Tensor src,
-                    Reduction reduction)
+  ReduceScatterWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight,
+                    at::Tensor dst, at::Tensor src, Reduction reduction)
       : GlooWork(std::move(exchange), std::move(flight), std::move(dst), std::move(src)),
         reduction_(reduction) {}
 
@@ -76,8 +73,8 @@ class ReduceScatterWork : public GlooWork {
                             : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
                                   staged++ * bytes;
     }
-    detail::reduce_slices(
-        dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(), reduction_);
+    detail::reduce_slices(dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(),
+                          reduction_);
   }
 
   Reduction reduction_;
@@ -100,9 +97,7 @@ class GlooCommunicator : public Communicator {
   std::string transport() const override { return "gloo"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override;
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst,
-                                       at::Tensor src,
-                                       Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override;
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override;
   std::unique_ptr<Work> agree(const Label& label) override;
@@ -153,8 +148,7 @@ std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& descr
   fail(ErrorCode::kPeerFailed, text, first.empty() ? "" : "; first failure: ", first);
 }
 
-std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst,
-                                                   at::Tensor src,
+std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
                                                    const Label& label) {
   const detail::DispatchGuard guard;
   const detail::Description description = detail::check_all_gather(dst, src, size(), label);
@@ -178,10 +172,8 @@ std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst,
   return std::make_unique<GlooWork>(exchange_, std::move(flight), std::move(dst), std::move(src));
 }
 
-std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst,
-                                                       at::Tensor src,
-                                                       Reduction reduction,
-                                                       const Label& label) {
+std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
+                                                       Reduction reduction, const Label& label) {
   const detail::DispatchGuard guard;
   const detail::Description description =
       detail::check_reduce_scatter(dst, src, size(), reduction, label);
@@ -201,8 +193,8 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst,
       }
     }
   });
-  return std::make_unique<ReduceScatterWork>(
-      exchange_, std::move(flight), std::move(dst), std::move(src), reduction);
+  return std::make_unique<ReduceScatterWork>(exchange_, std::move(flight), std::move(dst),
+                                             std::move(src), reduction);
 }
 
 std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {
@@ -244,13 +236,8 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
   } catch (const std::exception& error) {
-    fail(ErrorCode::kPeerFailed,
-         "rank ",
-         options.rank,
-         " of ",
-         options.size,
-         " could not connect to its peers: ",
-         error.what(),
+    fail(ErrorCode::kPeerFailed, "rank ", options.rank, " of ", options.size,
+         " could not connect to its peers: ", error.what(),
          ". GLOO_SOCKET_IFNAME names the network interface to use");
   }
 }

@@ -30,17 +30,13 @@ int payload_tag(const Fingerprint& fingerprint) {
 }
 
 at::Tensor view_bytes(const void* data, std::size_t bytes) {
-  return at::from_blob(
-      const_cast<void*>(data), {static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte));
+  return at::from_blob(const_cast<void*>(data), {static_cast<std::int64_t>(bytes)},
+                       at::TensorOptions(at::kByte));
 }
 
 [[noreturn]] void fail_to_post(int peer, const std::exception& error) {
-  fail(ErrorCode::kPeerFailed,
-       "lost rank ",
-       peer,
-       " before this collective (",
-       first_line(error.what()),
-       ")");
+  fail(ErrorCode::kPeerFailed, "lost rank ", peer, " before this collective (",
+       first_line(error.what()), ")");
 }
 
 }  // namespace
@@ -69,9 +65,7 @@ std::unique_ptr<Flight> GlooExchange::start(const Fingerprint& fingerprint) {
     flight = std::make_unique<Flight>();
     const auto ranks = static_cast<std::size_t>(size());
     flight->headers.resize(ranks);
-    for (auto* works : {&flight->header_sends,
-                        &flight->header_receives,
-                        &flight->payload_sends,
+    for (auto* works : {&flight->header_sends, &flight->header_receives, &flight->payload_sends,
                         &flight->payload_receives}) {
       works->resize(ranks);
     }
@@ -107,9 +101,7 @@ void GlooExchange::receive(Flight& flight, int peer, void* data, std::size_t byt
 }
 
 void GlooExchange::recycle(std::unique_ptr<Flight> flight) {
-  for (auto* works : {&flight->header_sends,
-                      &flight->header_receives,
-                      &flight->payload_sends,
+  for (auto* works : {&flight->header_sends, &flight->header_receives, &flight->payload_sends,
                       &flight->payload_receives}) {
     std::fill(works->begin(), works->end(), C10dWork());
   }
@@ -121,8 +113,7 @@ void GlooExchange::recycle(std::unique_ptr<Flight> flight) {
 }
 
 std::int64_t GlooExchange::reserve_staging(std::int64_t bytes, int in_flight) {
-  std::sort(idle_staging_.begin(),
-            idle_staging_.end(),
+  std::sort(idle_staging_.begin(), idle_staging_.end(),
             [](const at::Tensor& a, const at::Tensor& b) { return a.numel() > b.numel(); });
   for (int i = 0; i < in_flight && bytes > 0; ++i) {
     const auto index = static_cast<std::size_t>(i);

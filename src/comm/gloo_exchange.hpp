@@ -40,8 +40,7 @@ struct Flight {
 /// Connections, recycled memory and the failure board; outlives every Work.
 class GlooExchange {
  public:
-  GlooExchange(c10::intrusive_ptr<c10d::Store> store,
-               c10::intrusive_ptr<c10d::Backend> backend,
+  GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
                Milliseconds timeout)
       : backend_(std::move(backend)),
         board_(std::move(store), backend_->getRank()),

@@ -48,16 +48,13 @@ void GlooWork::complete(Flight& flight) {
     // Every rank holds all headers, so all name the same two sides.
     const Fingerprint& left = flight.headers[0];
     const auto right =
-        std::find_if(flight.headers.begin(), flight.headers.end(), [&](const Fingerprint& header) {
-          return !same_collective(left, header);
-        });
+        std::find_if(flight.headers.begin(), flight.headers.end(),
+                     [&](const Fingerprint& header) { return !same_collective(left, header); });
     fail(ErrorCode::kMismatch, describe_mismatch(left, *right));
   }
 }
 
-void GlooWork::await(Flight& flight,
-                     std::vector<C10dWork>& works,
-                     std::size_t peer,
+void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer,
                      const char* what) {
   if (!works[peer]) {
     return;
@@ -72,9 +69,7 @@ void GlooWork::await(Flight& flight,
   report(flight, peer, what, "the transfer was aborted");
 }
 
-void GlooWork::report(Flight& flight,
-                      std::size_t peer,
-                      const char* what,
+void GlooWork::report(Flight& flight, std::size_t peer, const char* what,
                       const std::string& cause) {
   const bool timed_out = Clock::now() + Milliseconds(2) >= deadline_;
   const bool is_first = !exchange_->is_broken();

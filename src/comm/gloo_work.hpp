@@ -19,9 +19,7 @@ namespace fsdp::comm::detail {
 /// A collective in flight: first the headers, then the payloads.
 class GlooWork : public Work {
  public:
-  GlooWork(std::shared_ptr<GlooExchange> exchange,
-           std::unique_ptr<Flight> flight,
-           at::Tensor dst,
+  GlooWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight, at::Tensor dst,
            at::Tensor src)
       : exchange_(std::move(exchange)),
         dst_(std::move(dst)),
@@ -45,9 +43,7 @@ class GlooWork : public Work {
   void complete(Flight& flight);
   void drop() noexcept;
   void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
-  [[noreturn]] void report(Flight& flight,
-                           std::size_t peer,
-                           const char* what,
+  [[noreturn]] void report(Flight& flight, std::size_t peer, const char* what,
                            const std::string& cause);
 
   std::shared_ptr<GlooExchange> exchange_;

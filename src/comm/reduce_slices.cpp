@@ -33,11 +33,8 @@ struct Accumulator<c10::Half> {
 };
 
 template <class T>
-void reduce_block(T* dst,
-                  std::span<const void* const> slices,
-                  std::int64_t begin,
-                  std::int64_t count,
-                  const Reduction& reduction) {
+void reduce_block(T* dst, std::span<const void* const> slices, std::int64_t begin,
+                  std::int64_t count, const Reduction& reduction) {
   using Sum = typename Accumulator<T>::type;
   std::array<Sum, kBlock> sums;
   const T* first = static_cast<const T*>(slices[0]) + begin;
@@ -69,9 +66,7 @@ void reduce_block(T* dst,
 }
 
 template <class T>
-void reduce_all(void* dst,
-                std::span<const void* const> slices,
-                std::int64_t numel,
+void reduce_all(void* dst, std::span<const void* const> slices, std::int64_t numel,
                 const Reduction& reduction) {
   at::parallel_for(0, numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; at += kBlock) {
@@ -83,8 +78,7 @@ void reduce_all(void* dst,
 }  // namespace
 
 void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
-  FSDP_CHECK(reduction.divisor != 0.0,
-             ErrorCode::kInvalidArgument,
+  FSDP_CHECK(reduction.divisor != 0.0, ErrorCode::kInvalidArgument,
              "a reduction divides by zero; the divisor is usually the number of ranks");
   switch (dtype) {
     case at::kFloat:
@@ -93,25 +87,18 @@ void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
     case at::kHalf: return;
     case at::kInt:
     case at::kLong:
-      FSDP_CHECK(std::trunc(reduction.divisor) == reduction.divisor,
-                 ErrorCode::kInvalidArgument,
-                 "a reduction of integers divides by ",
-                 reduction.divisor,
+      FSDP_CHECK(std::trunc(reduction.divisor) == reduction.divisor, ErrorCode::kInvalidArgument,
+                 "a reduction of integers divides by ", reduction.divisor,
                  ", must divide by an integer");
       return;
     default:
-      fail(ErrorCode::kUnsupported,
-           "a reduction of ",
-           c10::toString(dtype),
+      fail(ErrorCode::kUnsupported, "a reduction of ", c10::toString(dtype),
            " is not supported; use float32, float64, bfloat16, float16, int32 or int64");
   }
 }
 
-void reduce_slices(void* dst,
-                   std::span<const void* const> slices,
-                   std::int64_t numel,
-                   at::ScalarType dtype,
-                   const Reduction& reduction) {
+void reduce_slices(void* dst, std::span<const void* const> slices, std::int64_t numel,
+                   at::ScalarType dtype, const Reduction& reduction) {
   check_reduction(dtype, reduction);
   FSDP_ASSERT(!slices.empty(), "a reduction without slices");
   switch (dtype) {

@@ -21,10 +21,7 @@ void check_reduction(at::ScalarType dtype, const Reduction& reduction);
 /// The sum runs in the order of `slices`; float64 in float64, float32 in float32, bfloat16 and
 /// float16 in float32 with one rounding at the end, integers exactly. The divisor is applied by a
 /// division, so that the bits are those of sum / divisor. `dst` may be one of the slices.
-void reduce_slices(void* dst,
-                   std::span<const void* const> slices,
-                   std::int64_t numel,
-                   at::ScalarType dtype,
-                   const Reduction& reduction);
+void reduce_slices(void* dst, std::span<const void* const> slices, std::int64_t numel,
+                   at::ScalarType dtype, const Reduction& reduction);
 
 }  // namespace fsdp::comm::detail

@@ -38,9 +38,7 @@ std::optional<int> inherited_socket() {
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), descriptor);
   FSDP_CHECK(status == std::errc() && stop == text.data() + text.size() &&
                  ::fcntl(descriptor, F_GETFD) >= 0,
-             ErrorCode::kInvalidArgument,
-             "FSDP_STORE_FD is '",
-             text,
+             ErrorCode::kInvalidArgument, "FSDP_STORE_FD is '", text,
              "', must be an open descriptor; only `fsdp run` sets it");
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   return descriptor;
@@ -49,23 +47,15 @@ std::optional<int> inherited_socket() {
 std::string claim_key(int rank) { return "fsdp/claimed/" + std::to_string(rank); }
 
 /// Every rank claims its number; waits until all are claimed, each once.
-void claim_ranks(c10d::Store& store,
-                 const base::RankEnvironment& environment,
-                 const std::string& endpoint,
-                 Milliseconds timeout) {
+void claim_ranks(c10d::Store& store, const base::RankEnvironment& environment,
+                 const std::string& endpoint, Milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   store.add(claim_key(environment.rank), 1);
   int waiting_for = 0;
   while (waiting_for < environment.size) {
     const auto claims = store.add(claim_key(environment.rank), 0);
-    FSDP_CHECK(claims == 1,
-               ErrorCode::kInvalidArgument,
-               "RANK is '",
-               environment.rank,
-               "' in ",
-               claims,
-               " processes that meet at ",
-               endpoint,
+    FSDP_CHECK(claims == 1, ErrorCode::kInvalidArgument, "RANK is '", environment.rank, "' in ",
+               claims, " processes that meet at ", endpoint,
                ": every process needs its own rank, or an old job is still running");
     if (store.check({claim_key(waiting_for)})) {
       ++waiting_for;
@@ -78,17 +68,8 @@ void claim_ranks(c10d::Store& store,
           missing += ", " + std::to_string(rank);
         }
       }
-      fail(ErrorCode::kTimeout,
-           "rank ",
-           environment.rank,
-           " of ",
-           environment.size,
-           " is waiting for rank ",
-           missing,
-           " at ",
-           endpoint,
-           " after ",
-           to_text(timeout),
+      fail(ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
+           " is waiting for rank ", missing, " at ", endpoint, " after ", to_text(timeout),
            ": was it started with the same MASTER_ADDR and MASTER_PORT? FSDP_TIMEOUT sets the "
            "limit");
     }
@@ -119,15 +100,9 @@ c10::intrusive_ptr<c10d::Store> join_store(const base::RankEnvironment& environm
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const bool timed_out = Clock::now() - start >= timeout;
-    fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kIo,
-         "rank ",
-         environment.rank,
-         " of ",
-         environment.size,
-         options.isServer ? " cannot serve " : " cannot reach rank 0 at ",
-         endpoint,
-         " (MASTER_ADDR, MASTER_PORT): ",
-         text.substr(0, text.find('\n')));
+    fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kIo, "rank ", environment.rank, " of ",
+         environment.size, options.isServer ? " cannot serve " : " cannot reach rank 0 at ",
+         endpoint, " (MASTER_ADDR, MASTER_PORT): ", text.substr(0, text.find('\n')));
   }
   if (agent_serves) {
     const std::string attempt = get_variable("TORCHELASTIC_RESTART_COUNT");

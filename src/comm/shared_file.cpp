@@ -31,8 +31,8 @@ Record to_record(const std::string& text) {
 
 template <class Element>
 at::Tensor view(Element* data, std::size_t count) {
-  return at::from_blob(
-      data, {static_cast<std::int64_t>(count * sizeof(Element))}, at::TensorOptions(at::kByte));
+  return at::from_blob(data, {static_cast<std::int64_t>(count * sizeof(Element))},
+                       at::TensorOptions(at::kByte));
 }
 
 class FileDescriptor {
@@ -116,12 +116,8 @@ at::Tensor map_shared_file(Communicator& communicator, std::int64_t bytes, const
   }
   FSDP_CHECK(
       std::all_of(all.begin(), all.end(), [&](std::int64_t value) { return value == bytes; }),
-      ErrorCode::kMismatch,
-      "ranks ask for shared memory of different sizes, rank ",
-      communicator.rank(),
-      " for ",
-      bytes,
-      " bytes");
+      ErrorCode::kMismatch, "ranks ask for shared memory of different sizes, rank ",
+      communicator.rank(), " for ", bytes, " bytes");
   void* data = memory.get();
   return at::from_blob(data, {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte));
 }

@@ -73,8 +73,7 @@ class ThreadGroup {
     timeout_ = timeout;
   }
 
-  std::shared_ptr<Exchange> post(const detail::Fingerprint& fingerprint,
-                                 const void* source,
+  std::shared_ptr<Exchange> post(const detail::Fingerprint& fingerprint, const void* source,
                                  std::int64_t memory_bytes);
   /// Until every rank has posted the same collective and this rank may read.
   void begin_reading(Exchange& exchange, const detail::Fingerprint& mine);
@@ -89,11 +88,8 @@ class ThreadGroup {
   using Lock = std::unique_lock<std::mutex>;
 
   template <class Ready>
-  void wait(Lock& lock,
-            Exchange& exchange,
-            const detail::Fingerprint& mine,
-            const std::vector<char>& arrived,
-            Ready ready);
+  void wait(Lock& lock, Exchange& exchange, const detail::Fingerprint& mine,
+            const std::vector<char>& arrived, Ready ready);
   void record_failure(int rank, const std::string& text);
 
   const int size_;
@@ -133,11 +129,8 @@ std::shared_ptr<ThreadGroup::Exchange> ThreadGroup::post(const detail::Fingerpri
 }
 
 template <class Ready>
-void ThreadGroup::wait(Lock& lock,
-                       Exchange& exchange,
-                       const detail::Fingerprint& mine,
-                       const std::vector<char>& arrived,
-                       Ready ready) {
+void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint& mine,
+                       const std::vector<char>& arrived, Ready ready) {
   const auto start = detail::Clock::now();
   const auto deadline = start + timeout_;
   while (!ready()) {
@@ -145,20 +138,15 @@ void ThreadGroup::wait(Lock& lock,
       fail(ErrorCode::kMismatch, *exchange.mismatch);
     }
     if (failure_) {
-      fail(ErrorCode::kPeerFailed,
-           detail::describe(mine),
-           ": rank ",
-           failure_->rank,
-           " failed first: ",
-           failure_->text);
+      fail(ErrorCode::kPeerFailed, detail::describe(mine), ": rank ", failure_->rank,
+           " failed first: ", failure_->text);
     }
     auto wake = deadline;
     if (exchange.withdrawn_by) {
       wake = std::min(wake, exchange.withdrawn_at + kWaitForReason);
       if (detail::Clock::now() >= wake) {
-        record_failure(
-            *exchange.withdrawn_by,
-            "it dropped " + detail::describe(mine) + " before the collective was complete");
+        record_failure(*exchange.withdrawn_by, "it dropped " + detail::describe(mine) +
+                                                   " before the collective was complete");
         continue;
       }
     }
@@ -206,8 +194,7 @@ void ThreadGroup::stop_reading(Exchange& exchange) noexcept {
   changed_.notify_all();
 }
 
-void ThreadGroup::leave(Exchange& exchange,
-                        const detail::Fingerprint& mine,
+void ThreadGroup::leave(Exchange& exchange, const detail::Fingerprint& mine,
                         bool complete) noexcept {
   Lock lock(mutex_);
   if (!complete) {
@@ -240,10 +227,8 @@ namespace {
 /// One rank's part of an exchange. `read` copies or sums from the peers' sources.
 class ThreadsWork : public Work {
  public:
-  ThreadsWork(std::shared_ptr<ThreadGroup> group,
-              const detail::Fingerprint& fingerprint,
-              at::Tensor dst,
-              at::Tensor src)
+  ThreadsWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint,
+              at::Tensor dst, at::Tensor src)
       : group_(std::move(group)),
         fingerprint_(fingerprint),
         dst_(std::move(dst)),
@@ -305,11 +290,8 @@ class AllGatherWork : public ThreadsWork {
 
 class ReduceScatterWork : public ThreadsWork {
  public:
-  ReduceScatterWork(std::shared_ptr<ThreadGroup> group,
-                    const detail::Fingerprint& fingerprint,
-                    at::Tensor dst,
-                    at::Tensor src,
-                    Reduction reduction)
+  ReduceScatterWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint,
+                    at::Tensor dst, at::Tensor src, Reduction reduction)
       : ThreadsWork(std::move(group), fingerprint, std::move(dst), std::move(src)),
         reduction_(reduction) {}
 
@@ -322,8 +304,8 @@ class ReduceScatterWork : public ThreadsWork {
     for (std::size_t r = 0; r < sources.size(); ++r) {
       slices[r] = static_cast<const std::byte*>(sources[r]) + rank() * slice_bytes();
     }
-    detail::reduce_slices(
-        dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(), reduction_);
+    detail::reduce_slices(dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(),
+                          reduction_);
   }
 
   Reduction reduction_;
@@ -331,8 +313,7 @@ class ReduceScatterWork : public ThreadsWork {
 
 class BroadcastWork : public ThreadsWork {
  public:
-  BroadcastWork(std::shared_ptr<ThreadGroup> group,
-                const detail::Fingerprint& fingerprint,
+  BroadcastWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint,
                 const at::Tensor& buffer)
       : ThreadsWork(std::move(group), fingerprint, buffer, buffer),
         root_(static_cast<std::size_t>(fingerprint.root)) {}
@@ -370,13 +351,11 @@ class ThreadsCommunicator : public Communicator {
     return std::make_unique<AllGatherWork>(group_, fingerprint, std::move(dst), std::move(src));
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst,
-                                       at::Tensor src,
-                                       Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
     const auto fingerprint = next(detail::check_reduce_scatter(dst, src, size(), reduction, label));
-    return std::make_unique<ReduceScatterWork>(
-        group_, fingerprint, std::move(dst), std::move(src), reduction);
+    return std::make_unique<ReduceScatterWork>(group_, fingerprint, std::move(dst), std::move(src),
+                                               reduction);
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {

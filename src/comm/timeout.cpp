@@ -18,11 +18,8 @@ Milliseconds default_timeout() {
   }
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  FSDP_CHECK(*end == '\0' && seconds > 0 && seconds <= kLongestSeconds,
-             ErrorCode::kInvalidArgument,
-             "FSDP_TIMEOUT is '",
-             text,
-             "', must be a positive number of seconds");
+  FSDP_CHECK(*end == '\0' && seconds > 0 && seconds <= kLongestSeconds, ErrorCode::kInvalidArgument,
+             "FSDP_TIMEOUT is '", text, "', must be a positive number of seconds");
   return std::max(Milliseconds(1), Milliseconds(static_cast<std::int64_t>(seconds * 1000)));
 }
 

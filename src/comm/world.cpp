@@ -30,9 +30,7 @@ void World::barrier() const { communicator_->agree({.name = "barrier"})->wait();
 World init(const InitOptions& options) {
   FSDP_CHECK(
       options.transport == "auto" || options.transport == "gloo" || options.transport == "c10d",
-      ErrorCode::kInvalidArgument,
-      "transport is '",
-      options.transport,
+      ErrorCode::kInvalidArgument, "transport is '", options.transport,
       "', must be auto, gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
   const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
@@ -52,19 +50,9 @@ World init(const InitOptions& options) {
     } else {
       communicator = comm::make_gloo_communicator(store, gloo);
     }
-    base::log(base::LogLevel::kDebug,
-              "rank ",
-              environment.rank,
-              " of ",
-              environment.size,
-              " (",
-              environment.source,
-              ") met at ",
-              environment.master_addr,
-              ":",
-              environment.master_port,
-              ", transport ",
-              communicator->transport());
+    base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
+              environment.source, ") met at ", environment.master_addr, ":",
+              environment.master_port, ", transport ", communicator->transport());
   }
   return World(std::move(communicator), environment.local_rank, environment.local_size);
 }
@@ -110,10 +98,7 @@ class FirstFailure {
 }  // namespace
 
 void run_threads(int size, const std::function<void(World)>& body) {
-  FSDP_CHECK(size >= 1,
-             ErrorCode::kInvalidArgument,
-             "run_threads for ",
-             size,
+  FSDP_CHECK(size >= 1, ErrorCode::kInvalidArgument, "run_threads for ", size,
              " ranks, must be at least 1");
   const auto group = comm::make_thread_group(size, comm::detail::default_timeout());
   FirstFailure first;

@@ -74,15 +74,9 @@ Corpus Corpus::open(const std::string& path) {
   const auto files = files_under(path);
   FSDP_CHECK(!files.empty(), ErrorCode::kInvalidArgument, "directory '", path, "' has no files");
   const auto token_files = std::count_if(files.begin(), files.end(), is_token_file);
-  FSDP_CHECK(token_files == 0 || token_files == std::ssize(files),
-             ErrorCode::kInvalidArgument,
-             "directory '",
-             path,
-             "' holds ",
-             token_files,
-             " token files (.bin) and ",
-             std::ssize(files) - token_files,
-             " others: one kind at a time");
+  FSDP_CHECK(token_files == 0 || token_files == std::ssize(files), ErrorCode::kInvalidArgument,
+             "directory '", path, "' holds ", token_files, " token files (.bin) and ",
+             std::ssize(files) - token_files, " others: one kind at a time");
   corpus.is_text_ = token_files == 0;
   for (const std::string& file : files) {
     corpus.add_file(file);
@@ -108,22 +102,12 @@ std::int64_t Corpus::files() const { return std::ssize(segments_); }
 
 void Corpus::read(std::int64_t begin, std::span<std::int64_t> dst) const {
   const auto count = std::ssize(dst);
-  FSDP_CHECK(begin >= 0 && count <= tokens_ - begin,
-             ErrorCode::kInvalidArgument,
-             "'",
-             path_,
-             "': tokens ",
-             begin,
-             " to ",
-             begin + count,
-             " were asked for, there are ",
-             tokens_);
+  FSDP_CHECK(begin >= 0 && count <= tokens_ - begin, ErrorCode::kInvalidArgument, "'", path_,
+             "': tokens ", begin, " to ", begin + count, " were asked for, there are ", tokens_);
   if (count == 0) {
     return;
   }
-  auto segment = std::upper_bound(segments_.begin(),
-                                  segments_.end(),
-                                  begin,
+  auto segment = std::upper_bound(segments_.begin(), segments_.end(), begin,
                                   [](std::int64_t position, const auto& candidate) {
                                     return position < candidate->begin;
                                   }) -
@@ -145,43 +129,22 @@ void Corpus::check_vocabulary(std::int64_t vocab) const {
   }
   for (const auto& segment : segments_) {
     for (std::int64_t i = 0; i < segment->tokens; ++i) {
-      FSDP_CHECK(segment->token(i) < vocab,
-                 ErrorCode::kInvalidArgument,
-                 "'",
-                 segment->name,
-                 "': token ",
-                 segment->token(i),
-                 " at position ",
-                 i,
-                 " is outside the vocabulary of ",
-                 vocab,
-                 "; raise --vocab or use other data");
+      FSDP_CHECK(segment->token(i) < vocab, ErrorCode::kInvalidArgument, "'", segment->name,
+                 "': token ", segment->token(i), " at position ", i,
+                 " is outside the vocabulary of ", vocab, "; raise --vocab or use other data");
     }
   }
 }
 
 Split split(const Corpus& corpus, std::int64_t sequence, double fraction) {
-  FSDP_CHECK(sequence > 0,
-             ErrorCode::kInvalidArgument,
-             "a sequence of ",
-             sequence,
+  FSDP_CHECK(sequence > 0, ErrorCode::kInvalidArgument, "a sequence of ", sequence,
              " tokens is not possible");
-  FSDP_CHECK(fraction > 0 && fraction < 1,
-             ErrorCode::kInvalidArgument,
-             "a validation part of ",
-             fraction,
-             " is not between 0 and 1");
+  FSDP_CHECK(fraction > 0 && fraction < 1, ErrorCode::kInvalidArgument, "a validation part of ",
+             fraction, " is not between 0 and 1");
   const std::int64_t tokens = corpus.tokens();
-  FSDP_CHECK(tokens / 2 >= sequence + 1,
-             ErrorCode::kInvalidArgument,
-             "'",
-             corpus.path(),
-             "' has ",
-             tokens,
-             " tokens; training and validation take at least ",
-             2 * (sequence + 1),
-             " at a sequence of ",
-             sequence);
+  FSDP_CHECK(tokens / 2 >= sequence + 1, ErrorCode::kInvalidArgument, "'", corpus.path(), "' has ",
+             tokens, " tokens; training and validation take at least ", 2 * (sequence + 1),
+             " at a sequence of ", sequence);
   const auto wanted =
       static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * fraction));
   const std::int64_t validation = std::clamp(wanted, sequence + 1, tokens - (sequence + 1));

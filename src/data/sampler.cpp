@@ -37,13 +37,8 @@ constexpr std::uint64_t feistel(std::uint64_t x, std::uint64_t key, int half_bit
 }  // namespace
 
 Windows::Windows(Range range, std::int64_t sequence) : range_(range), sequence_(sequence) {
-  FSDP_CHECK(sequence > 0 && range.size() >= sequence + 1,
-             ErrorCode::kInvalidArgument,
-             "windows of ",
-             sequence,
-             " tokens and a target do not fit ",
-             range.size(),
-             " tokens");
+  FSDP_CHECK(sequence > 0 && range.size() >= sequence + 1, ErrorCode::kInvalidArgument,
+             "windows of ", sequence, " tokens and a target do not fit ", range.size(), " tokens");
   count_ = (range.size() - 1 + sequence - 1) / sequence;
 }
 
@@ -73,10 +68,8 @@ std::int64_t Sampler::window(std::int64_t sample) const {
   return static_cast<std::int64_t>(x);
 }
 
-std::vector<std::int64_t> Sampler::micro_batch(std::int64_t first_sample,
-                                               std::int64_t micro,
-                                               DataRank rank,
-                                               std::int64_t batch) const {
+std::vector<std::int64_t> Sampler::micro_batch(std::int64_t first_sample, std::int64_t micro,
+                                               DataRank rank, std::int64_t batch) const {
   std::vector<std::int64_t> windows;
   windows.reserve(static_cast<std::size_t>(batch));
   const std::int64_t first = first_sample + (micro * rank.size + rank.rank) * batch;
@@ -91,18 +84,10 @@ SamplerState Sampler::state(std::int64_t next_sample) const {
 }
 
 std::int64_t Sampler::resume(const SamplerState& state) const {
-  FSDP_CHECK(state.seed == seed_,
-             ErrorCode::kMismatch,
-             "the saved position belongs to seed ",
-             state.seed,
-             ", this run has seed ",
-             seed_);
-  FSDP_CHECK(state.windows == windows_,
-             ErrorCode::kMismatch,
-             "the saved position belongs to ",
-             state.windows,
-             " windows, this data has ",
-             windows_,
+  FSDP_CHECK(state.seed == seed_, ErrorCode::kMismatch, "the saved position belongs to seed ",
+             state.seed, ", this run has seed ", seed_);
+  FSDP_CHECK(state.windows == windows_, ErrorCode::kMismatch, "the saved position belongs to ",
+             state.windows, " windows, this data has ", windows_,
              ": another text or another sequence length");
   return state.next_sample;
 }

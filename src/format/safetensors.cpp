@@ -88,22 +88,10 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
 }  // namespace
 
 std::int64_t element_bytes(const std::string& dtype) {
-  static const std::map<std::string, std::int64_t> kBytes = {{"BOOL", 1},
-                                                             {"U8", 1},
-                                                             {"I8", 1},
-                                                             {"F8_E4M3", 1},
-                                                             {"F8_E5M2", 1},
-                                                             {"I16", 2},
-                                                             {"U16", 2},
-                                                             {"F16", 2},
-                                                             {"BF16", 2},
-                                                             {"I32", 4},
-                                                             {"U32", 4},
-                                                             {"F32", 4},
-                                                             {"I64", 8},
-                                                             {"U64", 8},
-                                                             {"F64", 8},
-                                                             {"C64", 8}};
+  static const std::map<std::string, std::int64_t> kBytes = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},   {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2},
+      {"U16", 2},  {"F16", 2}, {"BF16", 2}, {"I32", 4},     {"U32", 4},     {"F32", 4},
+      {"I64", 8},  {"U64", 8}, {"F64", 8},  {"C64", 8}};
   const auto found = kBytes.find(dtype);
   return found == kBytes.end() ? 0 : found->second;
 }
@@ -112,28 +100,14 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata) {
   std::set<std::string> names;
   for (const TensorEntry& entry : entries) {
-    FSDP_CHECK(!entry.name.empty() && entry.name != kMetadataKey,
-               ErrorCode::kInvalidArgument,
-               "safetensors: a tensor cannot be named '",
-               entry.name,
-               "'");
-    FSDP_CHECK(names.insert(entry.name).second,
-               ErrorCode::kInvalidArgument,
-               "safetensors: two tensors are named '",
-               entry.name,
-               "'");
-    FSDP_CHECK(element_bytes(entry.dtype) > 0,
-               ErrorCode::kInvalidArgument,
-               "safetensors: tensor '",
-               entry.name,
-               "' has the unknown dtype '",
-               entry.dtype,
-               "'");
-    FSDP_CHECK(byte_count(entry.shape, element_bytes(entry.dtype)),
-               ErrorCode::kInvalidArgument,
-               "safetensors: tensor '",
-               entry.name,
-               "' has the impossible shape ",
+    FSDP_CHECK(!entry.name.empty() && entry.name != kMetadataKey, ErrorCode::kInvalidArgument,
+               "safetensors: a tensor cannot be named '", entry.name, "'");
+    FSDP_CHECK(names.insert(entry.name).second, ErrorCode::kInvalidArgument,
+               "safetensors: two tensors are named '", entry.name, "'");
+    FSDP_CHECK(element_bytes(entry.dtype) > 0, ErrorCode::kInvalidArgument, "safetensors: tensor '",
+               entry.name, "' has the unknown dtype '", entry.dtype, "'");
+    FSDP_CHECK(byte_count(entry.shape, element_bytes(entry.dtype)), ErrorCode::kInvalidArgument,
+               "safetensors: tensor '", entry.name, "' has the impossible shape ",
                shape_text(entry.shape));
   }
   std::vector<std::size_t> order(entries.size());

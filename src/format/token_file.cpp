@@ -26,12 +26,8 @@ std::int32_t little_endian(const unsigned char* bytes) {
 
 TokenFileInfo inspect_token_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  FSDP_CHECK(file,
-             errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-             "'",
-             path,
-             "' cannot be opened: ",
-             std::strerror(errno));
+  FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
+             "' cannot be opened: ", std::strerror(errno));
   const auto bytes = static_cast<std::int64_t>(file.tellg());
   std::array<unsigned char, 12> head{};
   file.seekg(0);
@@ -40,44 +36,20 @@ TokenFileInfo inspect_token_file(const std::string& path) {
   FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
 
   if (bytes < 4 || little_endian(head.data()) != kMagic) {
-    FSDP_CHECK(bytes % 2 == 0,
-               ErrorCode::kCorrupt,
-               "'",
-               path,
-               "' has ",
-               bytes,
+    FSDP_CHECK(bytes % 2 == 0, ErrorCode::kCorrupt, "'", path, "' has ", bytes,
                " bytes, an odd number: not a file of uint16 tokens");
     return {.kind = TokenFileKind::kPlain, .data_offset = 0, .tokens = bytes / 2};
   }
-  FSDP_CHECK(bytes >= kHeaderBytes,
-             ErrorCode::kCorrupt,
-             "'",
-             path,
-             "' begins as an llm.c token file but has ",
-             bytes,
-             " bytes; its header takes ",
+  FSDP_CHECK(bytes >= kHeaderBytes, ErrorCode::kCorrupt, "'", path,
+             "' begins as an llm.c token file but has ", bytes, " bytes; its header takes ",
              kHeaderBytes);
   const std::int32_t version = little_endian(head.data() + 4);
-  FSDP_CHECK(version == kVersion,
-             ErrorCode::kUnsupported,
-             "'",
-             path,
-             "' is an llm.c token file of version ",
-             version,
-             "; version ",
-             kVersion,
+  FSDP_CHECK(version == kVersion, ErrorCode::kUnsupported, "'", path,
+             "' is an llm.c token file of version ", version, "; version ", kVersion,
              " (uint16 tokens) is supported");
   const std::int64_t tokens = little_endian(head.data() + 8);
-  FSDP_CHECK(tokens >= 0 && bytes == kHeaderBytes + 2 * tokens,
-             ErrorCode::kCorrupt,
-             "'",
-             path,
-             "' claims ",
-             tokens,
-             " tokens, ",
-             kHeaderBytes + 2 * tokens,
-             " bytes, but has ",
-             bytes,
+  FSDP_CHECK(tokens >= 0 && bytes == kHeaderBytes + 2 * tokens, ErrorCode::kCorrupt, "'", path,
+             "' claims ", tokens, " tokens, ", kHeaderBytes + 2 * tokens, " bytes, but has ", bytes,
              " bytes");
   return {.kind = TokenFileKind::kLlmC, .data_offset = kHeaderBytes, .tokens = tokens};
 }

@@ -107,9 +107,7 @@ std::uint16_t listen_on_free_port(Descriptor& listener) {
   FSDP_CHECK(listener.get() >= 0 && ::bind(listener.get(), generic, length) == 0 &&
                  ::listen(listener.get(), SOMAXCONN) == 0 &&
                  ::getsockname(listener.get(), generic, &length) == 0,
-             ErrorCode::kIo,
-             "cannot listen on 127.0.0.1: ",
-             std::strerror(errno));
+             ErrorCode::kIo, "cannot listen on 127.0.0.1: ", std::strerror(errno));
   return ntohs(address.sin_port);
 }
 
@@ -161,8 +159,7 @@ class Supervisor {
   int stopped_by_ = 0;
 };
 
-std::vector<std::string> Supervisor::make_environment(int rank,
-                                                      std::uint16_t port,
+std::vector<std::string> Supervisor::make_environment(int rank, std::uint16_t port,
                                                       int socket) const {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -217,10 +214,8 @@ void Supervisor::start() {
         return -1;
       }
       std::array<int, 2> pipe{};
-      FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0,
-                 ErrorCode::kIo,
-                 "cannot make a pipe: ",
-                 std::strerror(errno));
+      FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0, ErrorCode::kIo,
+                 "cannot make a pipe: ", std::strerror(errno));
       child_end.reset(pipe[1]);
       lines = detail::LineForwarder(pipe[0], terminal, prefix);
       return pipe[1];
@@ -335,10 +330,7 @@ void Supervisor::report() const {
 }  // namespace
 
 int run(const LaunchOptions& options) {
-  FSDP_CHECK(options.ranks >= 1,
-             ErrorCode::kInvalidArgument,
-             "cannot run ",
-             options.ranks,
+  FSDP_CHECK(options.ranks >= 1, ErrorCode::kInvalidArgument, "cannot run ", options.ranks,
              " ranks, must be at least 1");
   FSDP_CHECK(!options.command.empty(), ErrorCode::kInvalidArgument, "there is no program to run");
   Supervisor supervisor(options);

@@ -35,11 +35,8 @@ bool is_program(const std::string& path) {
 }
 
 /// Runs in the child between fork and exec: async-signal-safe calls only.
-[[noreturn]] void become(const RankCommand& command,
-                         char* const* arguments,
-                         char* const* environment,
-                         pid_t parent,
-                         int status_pipe) {
+[[noreturn]] void become(const RankCommand& command, char* const* arguments,
+                         char* const* environment, pid_t parent, int status_pipe) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
@@ -138,10 +135,8 @@ pid_t start_process(const RankCommand& command) {
   const std::vector<char*> arguments = pointers_to(command.arguments);
   const std::vector<char*> environment = pointers_to(command.environment);
   std::array<int, 2> status{};
-  FSDP_CHECK(::pipe2(status.data(), O_CLOEXEC) == 0,
-             ErrorCode::kIo,
-             "cannot make a pipe: ",
-             std::strerror(errno));
+  FSDP_CHECK(::pipe2(status.data(), O_CLOEXEC) == 0, ErrorCode::kIo,
+             "cannot make a pipe: ", std::strerror(errno));
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) {
@@ -152,24 +147,17 @@ pid_t start_process(const RankCommand& command) {
   int cause = 0;
   const ssize_t count = child > 0 ? ::read(status[0], &cause, sizeof(cause)) : 0;
   ::close(status[0]);
-  FSDP_CHECK(child > 0,
-             ErrorCode::kIo,
-             "cannot start '",
-             command.program,
-             "': ",
-             std::strerror(fork_cause));
+  FSDP_CHECK(child > 0, ErrorCode::kIo, "cannot start '", command.program,
+             "': ", std::strerror(fork_cause));
   ::setpgid(child, child);
-  FSDP_CHECK(
-      count <= 0, ErrorCode::kIo, "cannot run '", command.program, "': ", std::strerror(cause));
+  FSDP_CHECK(count <= 0, ErrorCode::kIo, "cannot run '", command.program,
+             "': ", std::strerror(cause));
   return child;
 }
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
-    FSDP_CHECK(is_program(name),
-               ErrorCode::kNotFound,
-               "the program '",
-               name,
+    FSDP_CHECK(is_program(name), ErrorCode::kNotFound, "the program '", name,
                "' does not exist or cannot be run");
     return name;
   }
@@ -181,11 +169,7 @@ std::string find_program(const std::string& name) {
       return candidate;
     }
   }
-  fail(ErrorCode::kNotFound,
-       "the program '",
-       name,
-       "' is in no folder of PATH; write './",
-       name,
+  fail(ErrorCode::kNotFound, "the program '", name, "' is in no folder of PATH; write './", name,
        "' for one in this folder");
 }
 

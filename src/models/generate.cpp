@@ -10,8 +10,7 @@
 namespace fsdp::models {
 namespace {
 
-std::int64_t draw(const at::Tensor& logits,
-                  const GenerateOptions& options,
+std::int64_t draw(const at::Tensor& logits, const GenerateOptions& options,
                   const at::Generator& generator) {
   if (options.temperature <= 0) {
     return logits.argmax().item<std::int64_t>();
@@ -26,18 +25,13 @@ std::int64_t draw(const at::Tensor& logits,
 
 }  // namespace
 
-std::vector<std::int64_t> generate(GPT& model,
-                                   std::vector<std::int64_t> prompt,
+std::vector<std::int64_t> generate(GPT& model, std::vector<std::int64_t> prompt,
                                    const GenerateOptions& options) {
   const GPTConfig& config = model->config();
   FSDP_CHECK(!prompt.empty(), ErrorCode::kInvalidArgument, "generate: the prompt is empty");
   for (const std::int64_t token : prompt) {
-    FSDP_CHECK(token >= 0 && token < config.vocab,
-               ErrorCode::kInvalidArgument,
-               "generate: token ",
-               token,
-               " is outside the vocabulary of ",
-               config.vocab);
+    FSDP_CHECK(token >= 0 && token < config.vocab, ErrorCode::kInvalidArgument, "generate: token ",
+               token, " is outside the vocabulary of ", config.vocab);
   }
   torch::NoGradGuard no_grad;
   const bool was_training = model->is_training();

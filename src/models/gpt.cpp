@@ -52,12 +52,9 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
   const std::int64_t batch = x.size(0), time = x.size(1), width = x.size(2);
   const auto qkv = c_attn->forward(x).view({batch, time, 3, heads_, width / heads_}).unbind(2);
   const double drop = is_training() ? dropout_ : 0.0;
-  const auto mixed = at::scaled_dot_product_attention(qkv[0].transpose(1, 2),
-                                                      qkv[1].transpose(1, 2),
-                                                      qkv[2].transpose(1, 2),
-                                                      {},
-                                                      drop,
-                                                      /*is_causal=*/true);
+  const auto mixed = at::scaled_dot_product_attention(
+      qkv[0].transpose(1, 2), qkv[1].transpose(1, 2), qkv[2].transpose(1, 2), {}, drop,
+      /*is_causal=*/true);
   return c_proj->forward(mixed.transpose(1, 2).reshape({batch, time, width}));
 }
 
@@ -105,18 +102,11 @@ GPTImpl::GPTImpl(const GPTConfig& config) : config_(config) {
 }
 
 at::Tensor GPTImpl::forward(const at::Tensor& tokens) {
-  FSDP_CHECK(tokens.dim() == 2,
-             ErrorCode::kInvalidArgument,
-             "GPT: tokens have ",
-             tokens.dim(),
+  FSDP_CHECK(tokens.dim() == 2, ErrorCode::kInvalidArgument, "GPT: tokens have ", tokens.dim(),
              " dimensions, expected [batch, time]");
   const std::int64_t time = tokens.size(1);
-  FSDP_CHECK(time <= config_.context,
-             ErrorCode::kInvalidArgument,
-             "GPT: a sequence of ",
-             time,
-             " tokens does not fit the context of ",
-             config_.context);
+  FSDP_CHECK(time <= config_.context, ErrorCode::kInvalidArgument, "GPT: a sequence of ", time,
+             " tokens does not fit the context of ", config_.context);
   const auto positions = torch::arange(time, tokens.options());
   auto x = wte->forward(tokens) + wpe->forward(positions);
   if (config_.dropout > 0) {

@@ -49,14 +49,10 @@ void validate(const GPTConfig& config) {
   const bool width = in_range("width", config.width);
   const bool heads = in_range("heads", config.heads);
   if (width && heads) {
-    check(config.width % config.heads == 0,
-          config.heads,
-          " heads do not divide the width ",
+    check(config.width % config.heads == 0, config.heads, " heads do not divide the width ",
           config.width);
   }
-  check(config.dropout >= 0.0 && config.dropout < 1.0,
-        "dropout is ",
-        config.dropout,
+  check(config.dropout >= 0.0 && config.dropout < 1.0, "dropout is ", config.dropout,
         ", must be at least 0 and below 1");
   FSDP_CHECK(problems.tellp() == 0, ErrorCode::kInvalidArgument, "model: ", problems.str());
 }

@@ -17,12 +17,8 @@ at::Tensor global_mean_loss(const at::Tensor& local_sum, double local_count, con
     world.communicator().all_reduce(count, {.name = "global_mean_loss"});
     total = count.item<double>();
   }
-  FSDP_CHECK(local_count >= 0 && total > 0,
-             ErrorCode::kInvalidArgument,
-             "[global_mean_loss] this rank counts ",
-             local_count,
-             " and all ranks together ",
-             total,
+  FSDP_CHECK(local_count >= 0 && total > 0, ErrorCode::kInvalidArgument,
+             "[global_mean_loss] this rank counts ", local_count, " and all ranks together ", total,
              ": there is nothing to take the mean of");
   return local_sum * (static_cast<double>(world.size()) / total);
 }

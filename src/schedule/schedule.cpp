@@ -16,26 +16,13 @@ bool contains(std::span<const int> units, int unit) {
 
 Schedule::Schedule(const Config& config) : config_(config) {
   FSDP_CHECK(config.units >= 0 && config.root >= -1 && config.root < config.units,
-             ErrorCode::kInvalidArgument,
-             "the root is unit ",
-             config.root,
-             " of ",
-             config.units);
-  FSDP_CHECK(config.prefetch >= 0,
-             ErrorCode::kInvalidArgument,
-             "prefetch is ",
-             config.prefetch,
+             ErrorCode::kInvalidArgument, "the root is unit ", config.root, " of ", config.units);
+  FSDP_CHECK(config.prefetch >= 0, ErrorCode::kInvalidArgument, "prefetch is ", config.prefetch,
              ", must be 0 or more");
-  FSDP_CHECK(config.slots >= 1,
-             ErrorCode::kInvalidArgument,
-             "there are ",
-             config.slots,
+  FSDP_CHECK(config.slots >= 1, ErrorCode::kInvalidArgument, "there are ", config.slots,
              " gather slots, at least 1 is needed");
-  FSDP_CHECK(config.reduce_buffers >= 1,
-             ErrorCode::kInvalidArgument,
-             "there are ",
-             config.reduce_buffers,
-             " reduce buffers, at least 1 is needed");
+  FSDP_CHECK(config.reduce_buffers >= 1, ErrorCode::kInvalidArgument, "there are ",
+             config.reduce_buffers, " reduce buffers, at least 1 is needed");
   units_.resize(static_cast<std::size_t>(config.units));
   const bool kept = config.keep_root && config.root >= 0;
   slots_.assign(static_cast<std::size_t>(config.slots + (kept ? 1 : 0)), -1);
@@ -44,8 +31,7 @@ Schedule::Schedule(const Config& config) : config_(config) {
 
 // --- weights ---------------------------------------------------------------------------------
 
-const std::vector<Action>& Schedule::touch(std::span<const int> units,
-                                           Pass pass,
+const std::vector<Action>& Schedule::touch(std::span<const int> units, Pass pass,
                                            std::uint64_t signature) {
   actions_.clear();
   check_slots(units);
@@ -128,10 +114,7 @@ const std::vector<Action>& Schedule::invalidate(int unit) {
 
 const std::vector<Action>& Schedule::hold(int unit) {
   actions_.clear();
-  FSDP_CHECK(at(unit).pins == 0,
-             ErrorCode::kInvalidArgument,
-             "unit ",
-             unit,
+  FSDP_CHECK(at(unit).pins == 0, ErrorCode::kInvalidArgument, "unit ", unit,
              " is in use by an operator of another thread");
   free(unit);
   at(unit).weights = Weights::kHeld;
@@ -238,13 +221,8 @@ void Schedule::check_slots(std::span<const int> units) {
       ++needed;
     }
   }
-  FSDP_CHECK(needed <= config_.slots,
-             ErrorCode::kInvalidArgument,
-             "one operator needs ",
-             needed,
-             " units at once but there are ",
-             config_.slots,
-             " gather slots");
+  FSDP_CHECK(needed <= config_.slots, ErrorCode::kInvalidArgument, "one operator needs ", needed,
+             " units at once but there are ", config_.slots, " gather slots");
 }
 
 void Schedule::start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming) {

@@ -5,8 +5,7 @@
 
 namespace fsdp::train::detail {
 
-Batch load(const data::Corpus& corpus,
-           const data::Windows& windows,
+Batch load(const data::Corpus& corpus, const data::Windows& windows,
            const std::vector<std::int64_t>& indices) {
   const std::int64_t length = windows.sequence() + 1;
   const at::Tensor rows = torch::empty({std::ssize(indices), length}, torch::kInt64);

@@ -17,8 +17,7 @@ struct Batch {
   at::Tensor targets;
 };
 
-Batch load(const data::Corpus& corpus,
-           const data::Windows& windows,
+Batch load(const data::Corpus& corpus, const data::Windows& windows,
            const std::vector<std::int64_t>& indices);
 
 }  // namespace fsdp::train::detail

@@ -47,10 +47,7 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
     problems.check(value >= 1, flag, " is ", value, ", must be at least 1");
   };
   const auto not_negative = [&](const char* flag, double value) {
-    problems.check(std::isfinite(value) && value >= 0,
-                   flag,
-                   " is ",
-                   value,
+    problems.check(std::isfinite(value) && value >= 0, flag, " is ", value,
                    ", must be 0 or a positive number");
   };
   positive("--ranks", ranks);
@@ -58,66 +55,41 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   positive("--seq", config.sequence);
   positive("--global-batch", config.global_batch);
   problems.check(config.batch >= 0, "--batch is ", config.batch, ", must be at least 1");
-  problems.check(config.sequence <= config.model.context,
-                 "--seq ",
-                 config.sequence,
-                 " does not fit the model's context of ",
-                 config.model.context);
+  problems.check(config.sequence <= config.model.context, "--seq ", config.sequence,
+                 " does not fit the model's context of ", config.model.context);
   if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0) {
     const std::int64_t batch = config.batch;
     if (batch == 0) {
-      problems.check(config.global_batch % ranks == 0,
-                     "--global-batch ",
-                     config.global_batch,
-                     " is not divisible by ",
-                     ranks,
-                     " ranks");
+      problems.check(config.global_batch % ranks == 0, "--global-batch ", config.global_batch,
+                     " is not divisible by ", ranks, " ranks");
     } else {
-      problems.check(config.global_batch % (ranks * batch) == 0,
-                     "--global-batch ",
-                     config.global_batch,
-                     " is not divisible by ",
-                     ranks,
-                     " ranks x --batch ",
+      problems.check(config.global_batch % (ranks * batch) == 0, "--global-batch ",
+                     config.global_batch, " is not divisible by ", ranks, " ranks x --batch ",
                      batch);
     }
   }
-  problems.check(
-      std::isfinite(config.lr) && config.lr > 0, "--lr is ", config.lr, ", must be positive");
-  problems.check(config.effective_min_lr() <= config.lr,
-                 "--min-lr ",
-                 config.min_lr,
-                 " is above --lr ",
-                 config.lr);
-  problems.check(config.effective_warmup() <= config.steps,
-                 "--warmup ",
-                 config.warmup,
-                 " is longer than --steps ",
-                 config.steps);
+  problems.check(std::isfinite(config.lr) && config.lr > 0, "--lr is ", config.lr,
+                 ", must be positive");
+  problems.check(config.effective_min_lr() <= config.lr, "--min-lr ", config.min_lr,
+                 " is above --lr ", config.lr);
+  problems.check(config.effective_warmup() <= config.steps, "--warmup ", config.warmup,
+                 " is longer than --steps ", config.steps);
   not_negative("--weight-decay", config.weight_decay);
   not_negative("--clip", config.clip);
   not_negative("--eps", config.eps);
-  problems.check(config.beta1 >= 0 && config.beta1 < 1,
-                 "--beta1 is ",
-                 config.beta1,
+  problems.check(config.beta1 >= 0 && config.beta1 < 1, "--beta1 is ", config.beta1,
                  ", must be at least 0 and below 1");
-  problems.check(config.beta2 >= 0 && config.beta2 < 1,
-                 "--beta2 is ",
-                 config.beta2,
+  problems.check(config.beta2 >= 0 && config.beta2 < 1, "--beta2 is ", config.beta2,
                  ", must be at least 0 and below 1");
   not_negative("--eval-every", static_cast<double>(config.eval_every));
   positive("--eval-batches", config.eval_batches);
   not_negative("--sample", static_cast<double>(config.sample));
   problems.check(config.sample == 0 || !config.prompt.empty(), "--prompt is empty");
-  problems.check(config.prefetch >= 0 && config.prefetch <= 64,
-                 "--prefetch is ",
-                 config.prefetch,
+  problems.check(config.prefetch >= 0 && config.prefetch <= 64, "--prefetch is ", config.prefetch,
                  ", must be 0 to 64");
   problems.check(
       config.transport == "auto" || config.transport == "gloo" || config.transport == "c10d",
-      "--transport is '",
-      config.transport,
-      "', must be auto, gloo or c10d");
+      "--transport is '", config.transport, "', must be auto, gloo or c10d");
 }
 
 void check_data(const TrainConfig& config, Problems& problems) {
@@ -135,9 +107,7 @@ void check_outputs(const TrainConfig& config, Problems& problems) {
   if (!config.out.empty()) {
     fs::create_directories(config.out, error);
     problems.check(fs::is_directory(config.out) && ::access(config.out.c_str(), W_OK) == 0,
-                   "--out '",
-                   config.out,
-                   "' is not a directory that can be written",
+                   "--out '", config.out, "' is not a directory that can be written",
                    error ? ": " + error.message() : "");
   }
   if (!config.log.empty()) {
@@ -145,15 +115,11 @@ void check_outputs(const TrainConfig& config, Problems& problems) {
     const bool exists = fs::exists(config.log, error);
     problems.check(exists ? fs::is_regular_file(config.log) || fs::is_character_file(config.log)
                           : fs::is_directory(parent),
-                   "--log '",
-                   config.log,
-                   "' cannot be written",
+                   "--log '", config.log, "' cannot be written",
                    exists ? "" : ": there is no directory '" + parent.string() + "'");
     problems.check(::access((exists ? config.log : parent.string()).c_str(), W_OK) == 0 ||
                        !fs::is_directory(parent),
-                   "--log '",
-                   config.log,
-                   "' cannot be written: permission denied");
+                   "--log '", config.log, "' cannot be written: permission denied");
   }
 }
 

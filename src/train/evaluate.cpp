@@ -10,12 +10,8 @@
 
 namespace fsdp::train::detail {
 
-double evaluate(models::GPT& model,
-                const World& world,
-                const data::Corpus& corpus,
-                const data::Windows& windows,
-                std::int64_t count,
-                std::int64_t batch) {
+double evaluate(models::GPT& model, const World& world, const data::Corpus& corpus,
+                const data::Windows& windows, std::int64_t count, std::int64_t batch) {
   torch::NoGradGuard no_grad;
   const bool was_training = model->is_training();
   model->eval();

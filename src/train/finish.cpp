@@ -43,9 +43,7 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
 
 }  // namespace
 
-std::string sample_text(models::GPT& model,
-                        const TrainConfig& config,
-                        const data::Corpus& corpus,
+std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
                         const data::Split& parts) {
   std::vector<std::int64_t> prompt;
   if (corpus.is_text()) {
@@ -65,15 +63,15 @@ std::string sample_text(models::GPT& model,
 std::string save(const TrainConfig& config, const Sharded& sharded) {
   const std::filesystem::path directory(config.out);
   const std::string path = (directory / "model.safetensors").string();
-  checkpoint::save_safetensors(
-      sharded, path, {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
+  checkpoint::save_safetensors(sharded, path,
+                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
   if (sharded.world().rank() == 0) {
     const std::string config_path = (directory / "config.json").string();
     std::ofstream file(config_path);
     file << models::config_json(config.model, to_string(config.dtype));
     file.close();
-    FSDP_CHECK(
-        file, ErrorCode::kIo, "'", config_path, "' cannot be written: ", std::strerror(errno));
+    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path,
+               "' cannot be written: ", std::strerror(errno));
   }
   return path;
 }

@@ -11,12 +11,11 @@ namespace {
 class FusedAdamW : public Optimizer {
  public:
   FusedAdamW(const TrainConfig& config, const Sharded& sharded)
-      : optimizer_(sharded,
-                   {.lr = config.lr,
-                    .beta1 = config.beta1,
-                    .beta2 = config.beta2,
-                    .eps = config.eps,
-                    .weight_decay = config.weight_decay}) {}
+      : optimizer_(sharded, {.lr = config.lr,
+                             .beta1 = config.beta1,
+                             .beta2 = config.beta2,
+                             .eps = config.eps,
+                             .weight_decay = config.weight_decay}) {}
   void step(double lr) override {
     optimizer_.options().lr = lr;
     optimizer_.step();

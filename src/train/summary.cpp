@@ -9,9 +9,7 @@
 
 namespace fsdp::train::detail {
 
-std::string summary(const TrainConfig& config,
-                    const data::Corpus& corpus,
-                    const data::Split& parts,
+std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
                     const Sharded& sharded) {
   const World world = sharded.world();
   const models::GPTConfig& model = config.model;

@@ -44,8 +44,7 @@ models::GPT make_model(const TrainConfig& config) {
 }
 
 Sharded shard(models::GPT& model, const TrainConfig& config, const World& world) {
-  return fully_shard(model,
-                     world,
+  return fully_shard(model, world,
                      {.units = units_of<models::Block>(),
                       .prefetch = config.prefetch,
                       .keep_root = config.keep_root,
@@ -103,12 +102,9 @@ class Run {
   bool is_first() const { return world_.rank() == 0; }
 
   double evaluate(std::int64_t factor) {
-    const double loss = detail::evaluate(model_,
-                                         world_,
-                                         corpus_,
-                                         validation_,
-                                         factor * config_.eval_batches * config_.global_batch,
-                                         batch_);
+    const double loss =
+        detail::evaluate(model_, world_, corpus_, validation_,
+                         factor * config_.eval_batches * config_.global_batch, batch_);
     sharded_.reshard();
     return loss;
   }
@@ -143,11 +139,9 @@ class Run {
     const auto begin = Clock::now();
     double loss_sum = 0;
     for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
-      const auto batch = detail::load(
-          corpus_,
-          training_,
-          sampler_.micro_batch(
-              step * config_.global_batch, micro, {world_.rank(), world_.size()}, batch_));
+      const auto batch = detail::load(corpus_, training_,
+                                      sampler_.micro_batch(step * config_.global_batch, micro,
+                                                           {world_.rank(), world_.size()}, batch_));
       const at::Tensor loss = model_->forward(batch.tokens, batch.targets);
       (loss / static_cast<double>(micro_steps_)).backward();
       loss_sum += loss.item<double>();
@@ -168,10 +162,8 @@ class Run {
 
   void print_end(const TrainResult& result, const std::string& text) const {
     std::printf("\nvalidation loss %.4f nats a %s after %s steps (training loss %.4f)\n",
-                result.validation_loss,
-                corpus_.is_text() ? "byte" : "token",
-                detail::format_count(result.steps).c_str(),
-                result.loss);
+                result.validation_loss, corpus_.is_text() ? "byte" : "token",
+                detail::format_count(result.steps).c_str(), result.loss);
     if (!text.empty()) {
       std::printf("\n--- sample ---\n%s\n--------------\n\n", text.c_str());
     }

@@ -52,8 +52,7 @@ std::vector<std::string> train(const std::vector<std::string>& flags) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All,
-    BadInputTest,
+    All, BadInputTest,
     ::testing::Values(
         BadInput{"NoCommand", {}, "subcommand"},
         BadInput{"UnknownCommand", {"trian"}, "'trian' is not a command"},
@@ -70,11 +69,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"TiedAndUntied", train({"--tied", "--untied"}), "--tied excludes --untied"},
         BadInput{"HeadsDoNotDivide", train({"--heads", "3"}), "3 heads do not divide the width 32"},
         BadInput{"NoLayers", train({"--layers", "0"}), "layers is 0"},
-        BadInput{"RanksDoNotDivide",
-                 train({"--ranks", "3"}),
+        BadInput{"RanksDoNotDivide", train({"--ranks", "3"}),
                  "--global-batch 32 is not divisible by 3 ranks"},
-        BadInput{"BatchDoesNotDivide",
-                 train({"--batch", "5"}),
+        BadInput{"BatchDoesNotDivide", train({"--batch", "5"}),
                  "--global-batch 32 is not divisible by 2 ranks x --batch 5"},
         BadInput{"WarmupTooLong", train({"--steps", "5", "--warmup", "6"}), "--warmup 6"},
         BadInput{"MinAboveMax", train({"--lr", "0.1", "--min-lr", "0.2"}), "--min-lr 0.2"},
@@ -82,8 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"EmptyDirectory", train({"--data", "@empty"}), "has no files"},
         BadInput{"TooShortFile", train({"--data", "@short"}), "has 16 tokens"},
         BadInput{"BrokenTokens", train({"--data", "@odd.bin"}), "has 3 bytes, an odd number"},
-        BadInput{"TokenOutsideVocabulary",
-                 train({"--data", "@big.bin"}),
+        BadInput{"TokenOutsideVocabulary", train({"--data", "@big.bin"}),
                  "token 1799 at position 0 is outside the vocabulary of 256"},
         BadInput{"ByteOutsideVocabulary", train({"--vocab", "97"}), "outside the vocabulary of 97"},
         BadInput{"OutIsAFile", train({"--out", "@text"}), "is not a directory"},

@@ -27,19 +27,8 @@ CommandResult run_fsdp(const std::vector<std::string>& arguments) {
 }
 
 std::vector<std::string> tiny_training(const std::string& data, const std::string& out) {
-  return {"train",
-          "--preset",
-          "tiny",
-          "--data",
-          data,
-          "--out",
-          out,
-          "--global-batch",
-          "8",
-          "--steps",
-          "3",
-          "--sample",
-          "10"};
+  return {"train",          "--preset", "tiny",    "--data", data,       "--out", out,
+          "--global-batch", "8",        "--steps", "3",      "--sample", "10"};
 }
 
 std::vector<std::string> operator+(std::vector<std::string> first,

@@ -47,8 +47,7 @@ TEST_F(TrainOutputTest, PythonReadsTheModel) {
     GTEST_SKIP() << "no Python with safetensors and numpy";
   }
   const CommandResult read =
-      run_command({python,
-                   "-c",
+      run_command({python, "-c",
                    "import sys, numpy, safetensors.numpy as s\n"
                    "tensors = s.load_file(sys.argv[1])\n"
                    "for name in sorted(tensors):\n"
@@ -60,18 +59,12 @@ TEST_F(TrainOutputTest, PythonReadsTheModel) {
   ASSERT_EQ(read.code, 0) << read.err;
   std::string expected;
   for (const std::string block : {"h.0.", "h.1."}) {
-    for (const char* line : {"attn.c_attn.bias float32 96",
-                             "attn.c_attn.weight float32 32 96",
-                             "attn.c_proj.bias float32 32",
-                             "attn.c_proj.weight float32 32 32",
-                             "ln_1.bias float32 32",
-                             "ln_1.weight float32 32",
-                             "ln_2.bias float32 32",
-                             "ln_2.weight float32 32",
-                             "mlp.c_fc.bias float32 128",
-                             "mlp.c_fc.weight float32 32 128",
-                             "mlp.c_proj.bias float32 32",
-                             "mlp.c_proj.weight float32 128 32"}) {
+    for (const char* line :
+         {"attn.c_attn.bias float32 96", "attn.c_attn.weight float32 32 96",
+          "attn.c_proj.bias float32 32", "attn.c_proj.weight float32 32 32", "ln_1.bias float32 32",
+          "ln_1.weight float32 32", "ln_2.bias float32 32", "ln_2.weight float32 32",
+          "mlp.c_fc.bias float32 128", "mlp.c_fc.weight float32 32 128",
+          "mlp.c_proj.bias float32 32", "mlp.c_proj.weight float32 128 32"}) {
       expected += block + line + "\n";
     }
   }
@@ -99,8 +92,7 @@ TEST_F(TrainOutputTest, PythonAndTheWriterAgreeOnTheLayout) {
   }
   const std::string path = directory_.path("python.safetensors");
   const CommandResult written =
-      run_command({python,
-                   "-c",
+      run_command({python, "-c",
                    "import sys, numpy as n, safetensors.numpy as s\n"
                    "s.save_file({'b': n.ones((2, 3), n.float32), 'a': n.ones((5,), n.float64),\n"
                    "             'c': n.ones((), n.int16)}, sys.argv[1], {'k': 'v'})\n",
@@ -163,21 +155,17 @@ TEST_F(TrainOutputTest, TokenFilesOfBothKindsTrainLikeTheText) {
 
 TEST_F(TrainOutputTest, LargerVocabulariesTrain) {
   const CommandResult result =
-      train({"--ranks",
-             "2",
-             "--vocab",
-             "50257",
-             "--data",
+      train({"--ranks", "2", "--vocab", "50257", "--data",
              directory_.write("wide.bin", uint16(sample_text(4000), 300))});
   EXPECT_THAT(result.out, HasSubstr("vocabulary 50257"));
   EXPECT_THAT(result.out, HasSubstr("nats a token"));
 }
 
 TEST_F(TrainOutputTest, ADivergingRunFailsAndSaysWhy) {
-  const CommandResult result = run_fsdp(
-      tiny_training(directory_.path("text"), "") +
-      std::vector<std::string>{
-          "--ranks", "2", "--optimizer", "sgd", "--lr", "1e30", "--clip", "0", "--warmup", "0"});
+  const CommandResult result =
+      run_fsdp(tiny_training(directory_.path("text"), "") +
+               std::vector<std::string>{"--ranks", "2", "--optimizer", "sgd", "--lr", "1e30",
+                                        "--clip", "0", "--warmup", "0"});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("a lower --lr or a longer --warmup may help"));
 }

@@ -20,18 +20,11 @@ class TrainParityTest : public ::testing::Test {
 
   std::vector<LogLine> log_of(const std::string& name, const std::vector<std::string>& flags) {
     const std::string log = directory_.path(name + ".jsonl");
-    const CommandResult result = run_fsdp(tiny_training(directory_.path("text"), "") +
-                                          std::vector<std::string>{"--steps",
-                                                                   std::to_string(kSteps),
-                                                                   "--sample",
-                                                                   "0",
-                                                                   "--eval-every",
-                                                                   "25",
-                                                                   "--eval-batches",
-                                                                   "1",
-                                                                   "--log",
-                                                                   log} +
-                                          flags);
+    const CommandResult result = run_fsdp(
+        tiny_training(directory_.path("text"), "") +
+        std::vector<std::string>{"--steps", std::to_string(kSteps), "--sample", "0", "--eval-every",
+                                 "25", "--eval-batches", "1", "--log", log} +
+        flags);
     EXPECT_EQ(result.code, 0) << result.err;
     return read_log(log);
   }
@@ -54,8 +47,8 @@ class TrainParityTest : public ::testing::Test {
         EXPECT_LE(relative(other[i].validation_loss, one[i].validation_loss), kTolerance);
       }
     }
-    std::printf(
-        "worst relative difference: loss %.2g, gradient norm %.2g\n", worst_loss, worst_norm);
+    std::printf("worst relative difference: loss %.2g, gradient norm %.2g\n", worst_loss,
+                worst_norm);
     EXPECT_LT(one.back().loss, 0.9 * one.front().loss) << "nothing was learned";
   }
 

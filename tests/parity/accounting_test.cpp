@@ -98,14 +98,10 @@ TEST_P(Accounting, LedgerEqualsThePromiseAndTheFormulas) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings,
-                         Accounting,
-                         testing::Values(Setting{1, 1, false, 0},
-                                         Setting{2, 0, false, 0},
-                                         Setting{2, 1, false, 128},
-                                         Setting{2, 2, false, 0},
-                                         Setting{3, 1, true, 0},
-                                         Setting{4, 2, true, 128},
+INSTANTIATE_TEST_SUITE_P(Settings, Accounting,
+                         testing::Values(Setting{1, 1, false, 0}, Setting{2, 0, false, 0},
+                                         Setting{2, 1, false, 128}, Setting{2, 2, false, 0},
+                                         Setting{3, 1, true, 0}, Setting{4, 2, true, 128},
                                          Setting{7, 1, false, 128}),
                          [](const auto& info) {
                            const Setting& s = info.param;

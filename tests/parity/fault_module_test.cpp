@@ -148,8 +148,7 @@ TEST(FaultModule, Fault033_TiedWeightsOfTwoUnitsAreOneShard) {
   const at::Tensor initial_middle = reference->middle->weight.detach().clone();
   const at::Tensor initial_bias = reference->middle->bias.detach().clone();
   train(*reference,
-        {reference->embedding->weight, reference->middle->weight, reference->middle->bias},
-        tokens);
+        {reference->embedding->weight, reference->middle->weight, reference->middle->bias}, tokens);
   run_threads(2, [&](World world) {
     auto model = std::make_shared<Tied>();
     model->to(torch::kDouble);

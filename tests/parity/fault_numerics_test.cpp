@@ -69,8 +69,8 @@ TEST(FaultNumerics, Fault014_LossIsAveragedOnceWhateverTheWorldSize) {
       const std::int64_t begin = world.rank() == 0 ? 0 : world.rank() + 1;
       const std::int64_t end = world.rank() + 1 == size ? 8 : world.rank() + 2;
       const at::Tensor mine = data.slice(0, begin, end);
-      const at::Tensor loss = global_mean_loss(
-          (model->weights[0].view({1}) * mine).sum(), static_cast<double>(mine.numel()), world);
+      const at::Tensor loss = global_mean_loss((model->weights[0].view({1}) * mine).sum(),
+                                               static_cast<double>(mine.numel()), world);
       loss.backward();
       const at::Tensor gradient = whole_gradients(sharded)[0];
       if (world.rank() == 0) {

@@ -45,9 +45,7 @@ std::vector<Event> events_of_a_step(int prefetch) {
   return events;
 }
 
-std::ptrdiff_t first(const std::vector<Event>& events,
-                     EventKind kind,
-                     int unit,
+std::ptrdiff_t first(const std::vector<Event>& events, EventKind kind, int unit,
                      std::ptrdiff_t from = 0) {
   for (std::ptrdiff_t i = from; i < std::ssize(events); ++i) {
     if (events[static_cast<std::size_t>(i)].kind == kind &&

@@ -21,8 +21,7 @@ class Parity : public testing::TestWithParam<std::tuple<std::size_t, int, int>> 
   int size() const { return std::get<1>(GetParam()); }
   std::int64_t align_bytes() const { return std::get<2>(GetParam()); }
 
-  void expect_equal_to_one_process(const Options& base,
-                                   const OptimizerFactory& optimizer,
+  void expect_equal_to_one_process(const Options& base, const OptimizerFactory& optimizer,
                                    at::ScalarType dtype = at::kDouble) {
     const Snapshot expected = train_reference(kind(), size(), optimizer, 5, dtype);
     std::mutex mutex;
@@ -60,17 +59,15 @@ TEST_P(Parity, KeptRootInSinglePrecisionEqualsOneProcess) {
   expect_equal_to_one_process(options, sgd_with_momentum(), at::kFloat);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllKinds,
-                         Parity,
-                         testing::Combine(testing::Range(std::size_t{0},
-                                                         all_subject_kinds().size()),
-                                          testing::Values(1, 2, 3, 4, 7, 8),
-                                          testing::Values(0, 128)),
-                         [](const auto& info) {
-                           return all_subject_kinds()[std::get<0>(info.param)].name + "_" +
-                                  std::to_string(std::get<1>(info.param)) + "ranks_align" +
-                                  std::to_string(std::get<2>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    AllKinds, Parity,
+    testing::Combine(testing::Range(std::size_t{0}, all_subject_kinds().size()),
+                     testing::Values(1, 2, 3, 4, 7, 8), testing::Values(0, 128)),
+    [](const auto& info) {
+      return all_subject_kinds()[std::get<0>(info.param)].name + "_" +
+             std::to_string(std::get<1>(info.param)) + "ranks_align" +
+             std::to_string(std::get<2>(info.param));
+    });
 
 TEST(ProcessParity, TwoProcessesOverGlooEqualOneProcess) {
   for (const auto& result : run_processes(2, "all kinds", [](int) {

@@ -52,8 +52,7 @@ Event end_operator(bool innermost) {
 }
 
 template <class... Arguments>
-Event call(const std::string& name,
-           void (CheckedSchedule::*member)(Arguments...),
+Event call(const std::string& name, void (CheckedSchedule::*member)(Arguments...),
            std::type_identity_t<Arguments>... arguments) {
   return {name, [=](State& state) {
             (state.schedule.*member)(arguments...);
@@ -111,12 +110,10 @@ void expect_no_rule_broken(const Config& config, const std::vector<Event>& event
 }
 
 TEST(ScheduleModelTest, WeightsOfTwoUnits) {
-  const std::vector<Event> events = {touch({0}, Pass::kForward),
-                                     touch({1}, Pass::kForward),
-                                     touch({0}, Pass::kBackward),
-                                     touch({1}, Pass::kBackward),
-                                     end_operator(true),
-                                     call("end of backward", &CheckedSchedule::end_backward, true)};
+  const std::vector<Event> events = {
+      touch({0}, Pass::kForward),  touch({1}, Pass::kForward),
+      touch({0}, Pass::kBackward), touch({1}, Pass::kBackward),
+      end_operator(true),          call("end of backward", &CheckedSchedule::end_backward, true)};
   for (const Config& config : {Config{.units = 2, .prefetch = 0, .slots = 1},
                                Config{.units = 2, .prefetch = 1, .slots = 2}}) {
     expect_no_rule_broken(config, events, 7);
@@ -162,9 +159,9 @@ TEST(ScheduleModelTest, GradientsOfThreeUnits) {
   }
   events.push_back(call("end of backward", &CheckedSchedule::end_backward, true));
   events.push_back(call("end without flush", &CheckedSchedule::end_backward, false));
-  for (const Config& config : {Config{.units = 3, .reduce_buffers = 1},
-                               Config{.units = 3, .reduce_buffers = 2},
-                               Config{.units = 3, .root = 0, .reduce_buffers = 1}}) {
+  for (const Config& config :
+       {Config{.units = 3, .reduce_buffers = 1}, Config{.units = 3, .reduce_buffers = 2},
+        Config{.units = 3, .root = 0, .reduce_buffers = 1}}) {
     expect_no_rule_broken(config, events, 6);
   }
 }

@@ -215,8 +215,7 @@ class SchedulePropertyTest : public ::testing::Test {
 
   void SetUp() override {
     std::printf("FSDP_PROPERTY_SEED=%llu FSDP_PROPERTY_CASES=%llu\n",
-                static_cast<unsigned long long>(seed_),
-                static_cast<unsigned long long>(cases_));
+                static_cast<unsigned long long>(seed_), static_cast<unsigned long long>(cases_));
   }
 };
 

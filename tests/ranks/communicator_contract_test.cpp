@@ -22,16 +22,10 @@ using comm::Label;
 using comm::Reduction;
 
 constexpr std::int64_t kCounts[] = {0, 1, 13, 4099, 70001};
-constexpr at::ScalarType kReducible[] = {
-    at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong};
-constexpr at::ScalarType kMovable[] = {at::kFloat,
-                                       at::kDouble,
-                                       at::kBFloat16,
-                                       at::kHalf,
-                                       at::kInt,
-                                       at::kLong,
-                                       at::kBool,
-                                       at::kComplexFloat};
+constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kBFloat16,
+                                         at::kHalf,  at::kInt,    at::kLong};
+constexpr at::ScalarType kMovable[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                       at::kInt,   at::kLong,   at::kBool,     at::kComplexFloat};
 
 /// Values that differ between ranks, rounds and elements and are no round numbers in binary.
 at::Tensor values(int rank, std::int64_t count, at::ScalarType dtype, int round = 0) {
@@ -65,9 +59,7 @@ Sources make_sources(int size, std::int64_t count, at::ScalarType dtype) {
 }
 
 /// What reduce-scatter promises for a slice, computed operation by operation.
-at::Tensor expected_reduction(const at::Tensor& before,
-                              at::Tensor sum,
-                              at::ScalarType dtype,
+at::Tensor expected_reduction(const at::Tensor& before, at::Tensor sum, at::ScalarType dtype,
                               const Reduction& reduction) {
   const at::ScalarType wide = sum.scalar_type();
   if (c10::isIntegralType(dtype, false)) {
@@ -137,9 +129,7 @@ TEST_P(CommunicatorContract, ReduceScatterSumsInRankOrder) {
       for (const Reduction& reduction : reductions) {
         at::Tensor dst = before.clone();
         group
-            .reduce_scatter(dst,
-                            sources.of_rank[static_cast<std::size_t>(group.rank())],
-                            reduction,
+            .reduce_scatter(dst, sources.of_rank[static_cast<std::size_t>(group.rank())], reduction,
                             {.unit = 4, .name = "reduce"})
             ->wait();
         const at::Tensor expected = expected_reduction(before, sum, dtype, reduction);
@@ -269,8 +259,8 @@ TEST_P(CommunicatorContract, InvalidArgumentsLeaveTheRanksInStep) {
       EXPECT_THROW(group.all_gather(at::zeros({size()}), at::Tensor(), label), Error);
       EXPECT_THROW(group.broadcast(at::zeros({1}), size(), label), Error);
       EXPECT_THROW(group.broadcast(at::zeros({2, 3}).t(), 0, label), Error);
-      EXPECT_THROW(group.reduce_scatter(
-                       at::zeros({1}, at::kBool), at::zeros({size()}, at::kBool), {}, label),
+      EXPECT_THROW(group.reduce_scatter(at::zeros({1}, at::kBool), at::zeros({size()}, at::kBool),
+                                        {}, label),
                    Error);
       EXPECT_THROW(group.reduce_scatter(at::zeros({1}), at::zeros({size()}), {.divisor = 0}, label),
                    Error);
@@ -283,8 +273,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
   return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports,
-                         CommunicatorContract,
+INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorContract,
                          testing::Combine(testing::Values("threads", "gloo", "c10d"),
                                           testing::Values(1, 2, 3, 4, 7)),
                          name_of);

@@ -66,35 +66,29 @@ class Mismatch : public testing::TestWithParam<std::string> {
 
 Start gather(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
   return [=](Communicator& group) {
-    return group.all_gather(at::zeros({count * group.size()}, dtype),
-                            at::zeros({count}, dtype),
+    return group.all_gather(at::zeros({count * group.size()}, dtype), at::zeros({count}, dtype),
                             {.unit = unit, .name = name});
   };
 }
 
 Start reduce(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
   return [=](Communicator& group) {
-    return group.reduce_scatter(at::zeros({count}, dtype),
-                                at::zeros({count * group.size()}, dtype),
-                                {},
-                                {.unit = unit, .name = name});
+    return group.reduce_scatter(at::zeros({count}, dtype), at::zeros({count * group.size()}, dtype),
+                                {}, {.unit = unit, .name = name});
   };
 }
 
 TEST_P(Mismatch, Fault004_EqualSizesOfDifferentUnitsNameBothUnits) {
   EXPECT_THAT(expect_mismatch(gather(16, at::kFloat, 0, "h.0"), gather(16, at::kFloat, 1, "h.1")),
-              AllOf(HasSubstr("all-gather #"),
-                    HasSubstr("of unit \"h.0\""),
-                    HasSubstr("of unit \"h.1\""),
-                    HasSubstr("on rank 1")));
+              AllOf(HasSubstr("all-gather #"), HasSubstr("of unit \"h.0\""),
+                    HasSubstr("of unit \"h.1\""), HasSubstr("on rank 1")));
 }
 
 TEST_P(Mismatch, Fault005_DifferentSizesAreAnErrorOnAllRanks) {
   for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{200000}}) {
     EXPECT_THAT(
         expect_mismatch(gather(100000, at::kFloat, 0, "w"), gather(count, at::kFloat, 0, "w")),
-        AllOf(HasSubstr("400000 bytes"),
-              HasSubstr(std::to_string(count * 4) + " bytes"),
+        AllOf(HasSubstr("400000 bytes"), HasSubstr(std::to_string(count * 4) + " bytes"),
               HasSubstr("different sizes")));
   }
 }
@@ -112,9 +106,7 @@ TEST_P(Mismatch, Fault006_EqualSizesOfDifferentDtypesNameBothDtypes) {
 TEST_P(Mismatch, Fault007_ACollectiveOnOneRankOnlyNamesTheCall) {
   const Start agree = [](Communicator& group) { return group.agree({.name = "grad_norm"}); };
   EXPECT_THAT(expect_mismatch(gather(8, at::kFloat, 2, "h.2"), agree),
-              AllOf(HasSubstr("agree #"),
-                    HasSubstr("in \"grad_norm\""),
-                    HasSubstr("h.2"),
+              AllOf(HasSubstr("agree #"), HasSubstr("in \"grad_norm\""), HasSubstr("h.2"),
                     HasSubstr("full_parameters()")));
 }
 
@@ -133,9 +125,7 @@ TEST_P(Mismatch, DifferentRootsNameBoth) {
               testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports,
-                         Mismatch,
-                         testing::Values("threads", "gloo", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "c10d"),
                          [](const auto& info) { return info.param; });
 
 // ---- ranks that fail, stall or leave, as threads ----------------------------------------------
@@ -191,9 +181,7 @@ TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(6));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports,
-                         Absence,
-                         testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo"),
                          [](const auto& info) { return info.param; });
 
 TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
@@ -244,11 +232,9 @@ TEST(RunThreads, ADropDuringUnwindingLeavesTheRealCauseToTheOthers) {
 constexpr int kAbort = 128 + 6;
 
 /// Runs `body` after fsdp::init() in every process; an Error ends the process with 10 + its code.
-std::vector<test::ProcessResult> run_worlds(int size,
-                                            const std::function<void(World)>& body,
+std::vector<test::ProcessResult> run_worlds(int size, const std::function<void(World)>& body,
                                             const std::string& timeout = "20") {
-  return test::run_processes(size,
-                             "world",
+  return test::run_processes(size, "world",
                              [&](int) {
                                try {
                                  body(init());
@@ -376,8 +362,7 @@ TEST(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
 
 TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
   const auto results =
-      test::run_processes(3,
-                          "join",
+      test::run_processes(3, "join",
                           [](int rank) {
                             if (rank == 1) {
                               std::_Exit(0);
@@ -397,8 +382,7 @@ TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
 
 TEST(Processes, Fault127_TwoProcessesThatClaimOneRankBothFail) {
   const auto results =
-      test::run_processes(3,
-                          "claim",
+      test::run_processes(3, "claim",
                           [](int rank) {
                             if (rank == 2) {
                               ::setenv("RANK", "1", 1);

@@ -59,13 +59,8 @@ TEST(LaunchedWorld, AFailingRankGivesItsCodeToTheLauncher) {
 }
 
 TEST(LaunchedWorld, WithoutALauncherOneProcessIsTheWorld) {
-  for (const char* name : {"RANK",
-                           "WORLD_SIZE",
-                           "PMI_RANK",
-                           "PMI_SIZE",
-                           "OMPI_COMM_WORLD_RANK",
-                           "OMPI_COMM_WORLD_SIZE",
-                           "SLURM_STEP_ID"}) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_ID"}) {
     ::unsetenv(name);
   }
   const World world = init();

@@ -77,9 +77,7 @@ TEST_P(SteadyState, MoreInFlightThanReservedStillWorks) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports,
-                         SteadyState,
-                         testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, SteadyState, testing::Values("threads", "gloo"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -21,8 +21,7 @@ namespace {
 constexpr std::chrono::milliseconds kTimeout{20000};
 
 std::shared_ptr<comm::Communicator> connect(const std::string& transport,
-                                            const c10::intrusive_ptr<c10d::Store>& store,
-                                            int rank,
+                                            const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int size) {
   const comm::GlooOptions options{
       .rank = rank, .size = size, .master_addr = "127.0.0.1", .timeout = kTimeout};

@@ -33,8 +33,8 @@ bool CheckedSchedule::touch(const std::vector<int>& units, Pass pass, std::uint6
   execute(*actions);
   for (int unit : units) {
     const Weights weights = at(unit).weights;
-    require(
-        weights == Weights::kWhole || weights == Weights::kHeld, "a touched unit is whole", unit);
+    require(weights == Weights::kWhole || weights == Weights::kHeld, "a touched unit is whole",
+            unit);
   }
   int ahead = 0;
   for (int unit = 0; unit < config_.units; ++unit) {
@@ -157,8 +157,7 @@ void CheckedSchedule::execute(const Action& action) {
   switch (action.kind) {
     case ActionKind::kStartGather: {
       require(unit.weights == Weights::kSharded, "a gather starts from shards", action.unit);
-      require(place < slots_.size() && slots_[place] == -1,
-              "a gather starts in a free slot",
+      require(place < slots_.size() && slots_[place] == -1, "a gather starts in a free slot",
               action.unit);
       const bool in_own = static_cast<int>(place) == config_.slots;
       require(in_own == is_kept(action.unit), "the kept root alone has its own slot", action.unit);
@@ -170,14 +169,12 @@ void CheckedSchedule::execute(const Action& action) {
     }
     case ActionKind::kWaitGather:
       require(unit.weights == Weights::kGathering && unit.slot == action.slot,
-              "a wait follows its start",
-              action.unit);
+              "a wait follows its start", action.unit);
       unit.weights = Weights::kWhole;
       break;
     case ActionKind::kFree:
       require(unit.weights == Weights::kWhole && unit.slot == action.slot,
-              "a free follows its wait",
-              action.unit);
+              "a free follows its wait", action.unit);
       require(unit.pins == 0, "a pinned unit is not freed", action.unit);
       slots_[place] = -1;
       unit.slot = -1;
@@ -185,19 +182,17 @@ void CheckedSchedule::execute(const Action& action) {
       break;
     case ActionKind::kOpenReduce: {
       require(unit.buffer == -1, "a unit collects in one buffer", action.unit);
-      require(
-          place < buffers_.size() && buffers_[place] == -1, "a free buffer is opened", action.unit);
+      require(place < buffers_.size() && buffers_[place] == -1, "a free buffer is opened",
+              action.unit);
       const bool is_root = action.unit == config_.root && config_.units > 1;
       require((action.slot == config_.reduce_buffers) == is_root,
-              "the root alone has its own buffer",
-              action.unit);
+              "the root alone has its own buffer", action.unit);
       buffers_[place] = action.unit;
       unit.buffer = action.slot;
       break;
     }
     case ActionKind::kStartReduce:
-      require(unit.buffer == action.slot && !unit.is_reducing,
-              "a reduction follows its opening",
+      require(unit.buffer == action.slot && !unit.is_reducing, "a reduction follows its opening",
               action.unit);
       require(++in_flight_ == 1, "one reduction is in flight", action.unit);
       unit.is_reducing = true;
@@ -205,8 +200,7 @@ void CheckedSchedule::execute(const Action& action) {
       unit.is_reduced = true;
       break;
     case ActionKind::kWaitReduce:
-      require(unit.buffer == action.slot && unit.is_reducing,
-              "a reduction is waited for once",
+      require(unit.buffer == action.slot && unit.is_reducing, "a reduction is waited for once",
               action.unit);
       --in_flight_;
       unit.is_reducing = false;
@@ -224,12 +218,10 @@ void CheckedSchedule::check_event() {
     live += model.slot >= 0 ? 1 : 0;
     require(schedule_.is_unsharded(unit) ==
                 (model.weights == Weights::kWhole || model.weights == Weights::kHeld),
-            "is_unsharded",
-            unit);
+            "is_unsharded", unit);
     require(schedule_.is_pinned(unit) == (model.pins > 0), "is_pinned", unit);
     require(schedule_.is_collecting(unit) == (model.buffer >= 0 && !model.is_reducing),
-            "is_collecting",
-            unit);
+            "is_collecting", unit);
   }
   require(schedule_.live() == live, "live");
   require(schedule_.peak_live() >= live, "peak_live");

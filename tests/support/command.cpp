@@ -22,8 +22,7 @@ std::string text_of(const std::string& path) {
 
 [[noreturn]] void become(const std::vector<std::string>& command,
                          const std::vector<std::pair<std::string, std::string>>& variables,
-                         const std::string& out,
-                         const std::string& err) {
+                         const std::string& out, const std::string& err) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     ::unsetenv(name);
   }

@@ -50,22 +50,16 @@ Listener listen_on_any_port() {
   return listener;
 }
 
-std::vector<std::string> make_environment(int rank,
-                                          int size,
-                                          const std::string& name,
-                                          const Listener& listener,
-                                          const ProcessOptions& options) {
+std::vector<std::string> make_environment(int rank, int size, const std::string& name,
+                                          const Listener& listener, const ProcessOptions& options) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const auto equals = text.find('=');
     variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  for (const char* inherited : {"GTEST_TOTAL_SHARDS",
-                                "GTEST_SHARD_INDEX",
-                                "GTEST_OUTPUT",
-                                "TORCHELASTIC_USE_AGENT_STORE",
-                                "FSDP_STORE_FD"}) {
+  for (const char* inherited : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_OUTPUT",
+                                "TORCHELASTIC_USE_AGENT_STORE", "FSDP_STORE_FD"}) {
     variables.erase(inherited);
   }
   variables["RANK"] = variables["LOCAL_RANK"] = variables[kRankVariable] = std::to_string(rank);
@@ -136,8 +130,7 @@ Child start_copy(std::vector<std::string> environment, int inherited_socket) {
 }
 
 /// Moves what the children wrote into the results until all have ended or the limit is reached.
-void supervise(std::vector<Child>& children,
-               std::vector<ProcessResult>& results,
+void supervise(std::vector<Child>& children, std::vector<ProcessResult>& results,
                Milliseconds limit) {
   const auto start = Clock::now();
   std::size_t running = children.size();
@@ -202,8 +195,7 @@ void supervise(std::vector<Child>& children,
 
 }  // namespace
 
-std::vector<ProcessResult> run_processes(int size,
-                                         const std::string& name,
+std::vector<ProcessResult> run_processes(int size, const std::string& name,
                                          const std::function<void(int rank)>& body,
                                          const ProcessOptions& options) {
   if (const char* selected = std::getenv(kNameVariable)) {

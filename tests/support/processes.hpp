@@ -29,8 +29,7 @@ struct ProcessOptions {
 /// In the parent: starts `size` copies and returns how they ended, by rank; at the limit survivors
 /// are killed. In a copy: runs `body(rank)` and ends the process, with 1 after an exception
 /// (printed) or a failed expectation. `name` tells several calls in one test apart.
-std::vector<ProcessResult> run_processes(int size,
-                                         const std::string& name,
+std::vector<ProcessResult> run_processes(int size, const std::string& name,
                                          const std::function<void(int rank)>& body,
                                          const ProcessOptions& options = {});
 

@@ -41,11 +41,8 @@ at::Tensor squared_error(const at::Tensor& prediction, const at::Tensor& y) {
 
 /// A subject that predicts y by `forward` of a module of type M.
 template <class M, class... Arguments>
-Subject regression(Units units,
-                   std::vector<std::int64_t> x_sizes,
-                   std::int64_t y_size,
-                   at::ScalarType dtype,
-                   Arguments... arguments) {
+Subject regression(Units units, std::vector<std::int64_t> x_sizes, std::int64_t y_size,
+                   at::ScalarType dtype, Arguments... arguments) {
   auto module = std::make_shared<M>(arguments...);
   module->to(dtype);
   x_sizes.insert(x_sizes.begin(), kRows);
@@ -245,15 +242,8 @@ SubjectKind rows(std::vector<std::int64_t> sizes) {
 }
 
 std::vector<SubjectKind> all_subject_kinds() {
-  return {odd_mlp(),
-          tiny_gpt(false),
-          tiny_gpt(true),
-          script_module(),
-          unit_used_twice(),
-          nested_units(),
-          convolution(),
-          lstm(),
-          batch_norm()};
+  return {odd_mlp(),      tiny_gpt(false), tiny_gpt(true), script_module(), unit_used_twice(),
+          nested_units(), convolution(),   lstm(),         batch_norm()};
 }
 
 Subject make_subject(const SubjectKind& kind, at::ScalarType dtype) {
@@ -277,11 +267,8 @@ OptimizerFactory adam() {
   };
 }
 
-Snapshot train_reference(const SubjectKind& kind,
-                         int size,
-                         const OptimizerFactory& make_optimizer,
-                         int steps,
-                         at::ScalarType dtype) {
+Snapshot train_reference(const SubjectKind& kind, int size, const OptimizerFactory& make_optimizer,
+                         int steps, at::ScalarType dtype) {
   const Subject subject = make_subject(kind, dtype);
   const std::vector<at::Tensor> parameters = subject.parameters();
   auto optimizer = make_optimizer(parameters);
@@ -325,12 +312,8 @@ std::vector<at::Tensor> whole_gradients(const Sharded& sharded) {
   return gradients;
 }
 
-Snapshot train_sharded(const SubjectKind& kind,
-                       const World& world,
-                       const Options& options,
-                       const OptimizerFactory& make_optimizer,
-                       int steps,
-                       at::ScalarType dtype) {
+Snapshot train_sharded(const SubjectKind& kind, const World& world, const Options& options,
+                       const OptimizerFactory& make_optimizer, int steps, at::ScalarType dtype) {
   const Subject subject = make_subject(kind, dtype);
   const std::vector<at::Tensor> parameters = subject.parameters();
   Sharded sharded = subject.shard(world, options);
@@ -373,8 +356,8 @@ void expect_parity(const Snapshot& actual, const Snapshot& expected) {
   }
   ASSERT_EQ(actual.first_gradients.size(), expected.first_gradients.size());
   for (std::size_t i = 0; i < expected.first_gradients.size(); ++i) {
-    expect_close(
-        actual.first_gradients[i], expected.first_gradients[i], "gradient " + std::to_string(i));
+    expect_close(actual.first_gradients[i], expected.first_gradients[i],
+                 "gradient " + std::to_string(i));
   }
 }
 

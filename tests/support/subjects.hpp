@@ -69,17 +69,11 @@ struct Snapshot {
 };
 
 /// Plain LibTorch in one process, `steps` steps on the whole batch.
-Snapshot train_reference(const SubjectKind& kind,
-                         int size,
-                         const OptimizerFactory& optimizer,
-                         int steps,
-                         at::ScalarType dtype = at::kDouble);
+Snapshot train_reference(const SubjectKind& kind, int size, const OptimizerFactory& optimizer,
+                         int steps, at::ScalarType dtype = at::kDouble);
 /// The calling rank of a sharded run; every rank returns the whole tensors. @collective all ranks
-Snapshot train_sharded(const SubjectKind& kind,
-                       const World& world,
-                       const Options& options,
-                       const OptimizerFactory& optimizer,
-                       int steps,
+Snapshot train_sharded(const SubjectKind& kind, const World& world, const Options& options,
+                       const OptimizerFactory& optimizer, int steps,
                        at::ScalarType dtype = at::kDouble);
 
 /// Gradients of all parameters, whole, on every rank. @collective all ranks

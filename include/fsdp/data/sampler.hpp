@@ -58,10 +58,8 @@ class Sampler {
 
   /// The windows of one micro-step of one rank: samples
   /// `first_sample + (micro * ranks + rank) * batch` and the `batch - 1` after it.
-  std::vector<std::int64_t> micro_batch(std::int64_t first_sample,
-                                        std::int64_t micro,
-                                        DataRank rank,
-                                        std::int64_t batch) const;
+  std::vector<std::int64_t> micro_batch(std::int64_t first_sample, std::int64_t micro,
+                                        DataRank rank, std::int64_t batch) const;
 
   SamplerState state(std::int64_t next_sample) const;
   /// Where to go on. @throws Error kMismatch when the state belongs to another seed or other data,

@@ -108,8 +108,7 @@ struct GenerateOptions {
 /// `context` tokens. Runs without gradients and in evaluation mode, and calls forward exactly
 /// `options.tokens` times, so ranks that call it together stay together.
 /// @throws Error kInvalidArgument for an empty prompt or a token outside the vocabulary
-std::vector<std::int64_t> generate(GPT& model,
-                                   std::vector<std::int64_t> prompt,
+std::vector<std::int64_t> generate(GPT& model, std::vector<std::int64_t> prompt,
                                    const GenerateOptions& options = {});
 
 }  // namespace fsdp::models

@@ -59,24 +59,16 @@ TEST(ErrorTest, ABrokenInvariantNamesConditionAndPlace) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
     EXPECT_THAT(error.text(),
-                AllOf(HasSubstr("pins > 0"),
-                      HasSubstr("error_test.cpp:"),
-                      HasSubstr("unit 7 is released without a touch"),
-                      HasSubstr("report")));
+                AllOf(HasSubstr("pins > 0"), HasSubstr("error_test.cpp:"),
+                      HasSubstr("unit 7 is released without a touch"), HasSubstr("report")));
   }
 }
 
 TEST(ErrorTest, EveryCodeHasItsOwnName) {
   std::vector<std::string> names;
-  for (ErrorCode code : {ErrorCode::kInvalidArgument,
-                         ErrorCode::kMismatch,
-                         ErrorCode::kNotFound,
-                         ErrorCode::kCorrupt,
-                         ErrorCode::kTimeout,
-                         ErrorCode::kPeerFailed,
-                         ErrorCode::kUnsupported,
-                         ErrorCode::kIo,
-                         ErrorCode::kInternal}) {
+  for (ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kMismatch, ErrorCode::kNotFound,
+                         ErrorCode::kCorrupt, ErrorCode::kTimeout, ErrorCode::kPeerFailed,
+                         ErrorCode::kUnsupported, ErrorCode::kIo, ErrorCode::kInternal}) {
     names.emplace_back(to_string(code));
     EXPECT_NE(names.back(), "unknown");
   }

@@ -59,14 +59,13 @@ TEST(RankEnvironment, WithoutVariablesOneProcessIsTheWorld) {
 }
 
 TEST(RankEnvironment, TorchrunIsRead) {
-  EXPECT_EQ(read(torchrun()),
-            (RankEnvironment{.rank = 5,
-                             .size = 8,
-                             .local_rank = 1,
-                             .local_size = 4,
-                             .master_addr = "node0",
-                             .master_port = 29511,
-                             .source = "torchrun"}));
+  EXPECT_EQ(read(torchrun()), (RankEnvironment{.rank = 5,
+                                               .size = 8,
+                                               .local_rank = 1,
+                                               .local_size = 4,
+                                               .master_addr = "node0",
+                                               .master_port = 29511,
+                                               .source = "torchrun"}));
 }
 
 TEST(RankEnvironment, AWorldOfOneNeedsNoMeetingPoint) {
@@ -129,12 +128,9 @@ TEST(RankEnvironment, SlurmIsReadInsideAStepOnly) {
 }
 
 TEST(RankEnvironment, SlurmOnSeveralHostsNeedsAMeetingPoint) {
-  const Variables step{{"SLURM_PROCID", "3"},
-                       {"SLURM_NTASKS", "4"},
-                       {"SLURM_LOCALID", "1"},
-                       {"SLURM_JOB_ID", "7"},
-                       {"SLURM_STEP_ID", "0"},
-                       {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
+  const Variables step{{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "4"},
+                       {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "7"},
+                       {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
   EXPECT_THAT(refusal(step), HasSubstr("MASTER_ADDR"));
   EXPECT_EQ(read(changed(step, "MASTER_ADDR", "n0")).local_size, 2);
 }

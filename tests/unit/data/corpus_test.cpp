@@ -16,8 +16,7 @@ using ::testing::HasSubstr;
 
 class CorpusTest : public ::testing::Test {
  protected:
-  static std::vector<std::int64_t> read(const Corpus& corpus,
-                                        std::int64_t begin,
+  static std::vector<std::int64_t> read(const Corpus& corpus, std::int64_t begin,
                                         std::size_t count) {
     std::vector<std::int64_t> tokens(count);
     corpus.read(begin, tokens);

@@ -21,8 +21,8 @@ std::vector<std::int64_t> samples(const Sampler& sampler, std::int64_t begin, st
 }
 
 /// What all ranks together see in one step, in the order of global samples.
-std::vector<std::int64_t> global_batch(
-    const Sampler& sampler, std::int64_t step, std::int64_t global, int ranks, std::int64_t batch) {
+std::vector<std::int64_t> global_batch(const Sampler& sampler, std::int64_t step,
+                                       std::int64_t global, int ranks, std::int64_t batch) {
   std::vector<std::int64_t> all;
   for (std::int64_t micro = 0; micro < global / (ranks * batch); ++micro) {
     for (int rank = 0; rank < ranks; ++rank) {

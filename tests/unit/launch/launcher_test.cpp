@@ -77,10 +77,8 @@ TEST_F(Launcher, EveryRankSeesItsVariables) {
       run_captured(script(3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR"));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.output,
-              AllOf(HasSubstr("0 0 3 3 127.0.0.1\n"),
-                    HasSubstr("[1] 1 1 3 3 127.0.0.1\n"),
-                    HasSubstr("[2] 2 2 3 3 127.0.0.1\n"),
-                    Not(HasSubstr("[0]"))));
+              AllOf(HasSubstr("0 0 3 3 127.0.0.1\n"), HasSubstr("[1] 1 1 3 3 127.0.0.1\n"),
+                    HasSubstr("[2] 2 2 3 3 127.0.0.1\n"), Not(HasSubstr("[0]"))));
 }
 
 TEST_F(Launcher, RankZeroGetsAPrefixOnRequest) {
@@ -130,11 +128,10 @@ TEST_F(Launcher, Fault128_NoDescendantStays) {
   const std::string file = path("pid");
   const auto start = std::chrono::steady_clock::now();
   const Outcome outcome =
-      run_captured(script(3,
-                          "if [ $RANK = 2 ]; then while [ ! -s " + file +
-                              " ]; do sleep 0.02; done; exit 7; fi;"
-                              "if [ $RANK = 1 ]; then setsid sh -c 'trap \"\" TERM; echo $$ > " +
-                              file + "; exec sleep 60' & fi; sleep 60"));
+      run_captured(script(3, "if [ $RANK = 2 ]; then while [ ! -s " + file +
+                                 " ]; do sleep 0.02; done; exit 7; fi;"
+                                 "if [ $RANK = 1 ]; then setsid sh -c 'trap \"\" TERM; echo $$ > " +
+                                 file + "; exec sleep 60' & fi; sleep 60"));
   EXPECT_EQ(outcome.code, 7);
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(3000));
   const pid_t pid = std::atoi(read_file(file).c_str());
@@ -168,9 +165,8 @@ TEST_F(Launcher, SigtermIsPassedOnToAllRanks) {
     ::kill(::getpid(), SIGTERM);
   });
   const Outcome outcome =
-      run_captured(script(2,
-                          "trap 'echo stopped; exit 0' TERM; touch " + path("$RANK") +
-                              "; while true; do sleep 0.05; done"));
+      run_captured(script(2, "trap 'echo stopped; exit 0' TERM; touch " + path("$RANK") +
+                                 "; while true; do sleep 0.05; done"));
   stopper.join();
   EXPECT_EQ(outcome.code, 128 + SIGTERM);
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("stopped\n"), HasSubstr("[1] stopped\n")));

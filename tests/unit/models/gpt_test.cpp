@@ -35,19 +35,18 @@ TEST(GPTTest, HasTheNamesAndShapesOfHuggingFace) {
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> expected = {
       {"wte.weight", {256, 32}}, {"wpe.weight", {32, 32}}};
   for (const std::string block : {"h.0.", "h.1."}) {
-    expected.insert(expected.end(),
-                    {{block + "ln_1.weight", {32}},
-                     {block + "ln_1.bias", {32}},
-                     {block + "attn.c_attn.weight", {32, 96}},
-                     {block + "attn.c_attn.bias", {96}},
-                     {block + "attn.c_proj.weight", {32, 32}},
-                     {block + "attn.c_proj.bias", {32}},
-                     {block + "ln_2.weight", {32}},
-                     {block + "ln_2.bias", {32}},
-                     {block + "mlp.c_fc.weight", {32, 128}},
-                     {block + "mlp.c_fc.bias", {128}},
-                     {block + "mlp.c_proj.weight", {128, 32}},
-                     {block + "mlp.c_proj.bias", {32}}});
+    expected.insert(expected.end(), {{block + "ln_1.weight", {32}},
+                                     {block + "ln_1.bias", {32}},
+                                     {block + "attn.c_attn.weight", {32, 96}},
+                                     {block + "attn.c_attn.bias", {96}},
+                                     {block + "attn.c_proj.weight", {32, 32}},
+                                     {block + "attn.c_proj.bias", {32}},
+                                     {block + "ln_2.weight", {32}},
+                                     {block + "ln_2.bias", {32}},
+                                     {block + "mlp.c_fc.weight", {32, 128}},
+                                     {block + "mlp.c_fc.bias", {128}},
+                                     {block + "mlp.c_proj.weight", {128, 32}},
+                                     {block + "mlp.c_proj.bias", {32}}});
   }
   expected.insert(expected.end(),
                   {{"ln_f.weight", {32}}, {"ln_f.bias", {32}}, {"lm_head.weight", {256, 32}}});
@@ -85,8 +84,7 @@ TEST(GPTTest, LossIsTheCrossEntropyOfTheLogits) {
   const auto picked =
       torch::log_softmax(logits, -1).gather(2, tokens.narrow(1, 1, 16).unsqueeze(2));
   EXPECT_NEAR(model->forward(tokens.narrow(1, 0, 16), tokens.narrow(1, 1, 16)).item<double>(),
-              -picked.mean().item<double>(),
-              1e-5);
+              -picked.mean().item<double>(), 1e-5);
 }
 
 TEST(GPTTest, NoPositionSeesTheFuture) {

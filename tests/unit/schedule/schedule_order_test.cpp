@@ -22,12 +22,8 @@ TEST(ScheduleOrderTest, Fault012_RecordedOrderIsAHint) {
   };
   // A touch misses when the recorded order has another unit in that place, or none. Backward CBA
   // after BCA was expected: C comes early, B late, A early.
-  const std::vector<Step> steps = {{{kA, kB, kC}, 0, 0},
-                                   {{kA, kB, kC}, 0, 0},
-                                   {{kA, kB, kC}, 0, 0},
-                                   {{kA, kC, kB}, 2, 3},
-                                   {{kA, kC}, 0, 1},
-                                   {{kA, kB, kC}, 2, 2},
+  const std::vector<Step> steps = {{{kA, kB, kC}, 0, 0}, {{kA, kB, kC}, 0, 0}, {{kA, kB, kC}, 0, 0},
+                                   {{kA, kC, kB}, 2, 3}, {{kA, kC}, 0, 1},     {{kA, kB, kC}, 2, 2},
                                    {{kA, kB, kC}, 0, 0}};
   for (int prefetch : {0, 1, 2}) {
     Script script({.units = 3, .prefetch = prefetch, .slots = 1 + prefetch});

@@ -47,9 +47,9 @@ TEST(VirtualClockTest, TheFirstStepKnowsNothingAheadWhateverThePrefetch) {
 TEST(VirtualClockTest, CollectivesAreCountedExactlyInEveryStep) {
   for (int prefetch : {0, 1, 2}) {
     for (int units : {1, 2, 5}) {
-      const auto times = run_chain(chain(units, prefetch),
-                                   std::vector<UnitCost>(static_cast<std::size_t>(units), kCovered),
-                                   3);
+      const auto times =
+          run_chain(chain(units, prefetch),
+                    std::vector<UnitCost>(static_cast<std::size_t>(units), kCovered), 3);
       ASSERT_EQ(times.size(), 3U);
       for (const StepTimes& step : times) {
         EXPECT_EQ(step.gathers, 2 * units - 1);
