@@ -76,12 +76,16 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   }
 }
 
-void Engine::release(std::span<const int> units) {
+void Engine::release(std::span<const int> units) noexcept {
   std::lock_guard lock(mutex_);
   if (failure_ != nullptr) {
     return;
   }
-  execute(schedule_->release(units));
+  try {
+    execute(schedule_->release(units));
+  } catch (...) {
+    // The operator is done and its result is right; execute() keeps the failure for the next call.
+  }
 }
 
 void Engine::check_before_forward() {
