@@ -112,8 +112,10 @@ void Engine::set_up() {
   }
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     for (const auto& [name, buffer] : buffers_) {
-      if (buffer.defined() && buffer.numel() > 0 && buffer.is_contiguous()) {
-        communicator_.broadcast(buffer, 0, {.name = "fully_shard: buffers"})->wait();
+      const at::Tensor dense = buffer.contiguous();
+      communicator_.broadcast(dense, 0, {.name = "fully_shard: buffer " + name})->wait();
+      if (!dense.is_same(buffer)) {
+        buffer.copy_(dense);
       }
     }
   }
