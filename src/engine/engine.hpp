@@ -73,6 +73,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
   void free(const schedule::Action& action);
+  void count_gather(const Unit& unit);
   void emit(trace::EventKind kind, int unit, int slot = -1);
   void emit_bytes(trace::EventKind kind, int unit, int slot);
 
