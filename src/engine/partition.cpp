@@ -75,6 +75,25 @@ std::set<std::string> claim(const Tree& tree, const Units& policy) {
   return claimed;
 }
 
+/// What a parameter must be by itself.
+void check_parameters(const Tree& tree) {
+  FSDP_CHECK(!tree.parameters.empty(), ErrorCode::kInvalidArgument,
+             "[fully_shard] the module has no parameters");
+  const auto& [first_name, first] = tree.parameters.front();
+  for (const auto& [name, tensor] : tree.parameters) {
+    FSDP_CHECK(tensor.layout() == c10::kStrided, ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"", name, "\" is not a strided tensor");
+    FSDP_CHECK(tensor.device() == first.device(), ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"", name, "\" is on ", tensor.device(), " but \"",
+               first_name, "\" on ", first.device(), ": one device a rank");
+    FSDP_CHECK(tensor.is_leaf(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
+               "\" is the result of an operation that autograd recorded, not a leaf");
+    FSDP_CHECK(!tensor.grad().defined(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"",
+               name,
+               "\" has a gradient already: shard before the first backward, or call zero_grad()");
+  }
+}
+
 /// How many tensors of this module use each storage: what is more, somebody else holds.
 void check_aliases(const Tree& tree) {
   std::unordered_map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
@@ -99,13 +118,6 @@ void check_aliases(const Tree& tree) {
                " tensors, of which the module has ", expected,
                ": a view, a frozen TorchScript copy or a detached alias made before sharding would "
                "keep the old weights. Make such views after fully_shard, or drop them first");
-    FSDP_CHECK(!tensor.grad().defined(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"",
-               name,
-               "\" has a gradient already: shard before the first backward, or call zero_grad()");
-    FSDP_CHECK(tensor.is_leaf(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
-               "\" is the result of an operation that autograd recorded, not a leaf");
-    FSDP_CHECK(tensor.layout() == c10::kStrided, ErrorCode::kUnsupported,
-               "[fully_shard] parameter \"", name, "\" is not a strided tensor");
   }
 }
 
@@ -142,8 +154,7 @@ void check_members(torch::nn::Module& root) {
 
 /// Groups the parameters by owner and dtype, in the module's order.
 Partition group(const Tree& tree, const Units& policy) {
-  FSDP_CHECK(!tree.parameters.empty(), ErrorCode::kInvalidArgument,
-             "[fully_shard] the module has no parameters");
+  check_parameters(tree);
   check_aliases(tree);
   const std::set<std::string> claimed = claim(tree, policy);
   std::vector<std::string> owners = {""};

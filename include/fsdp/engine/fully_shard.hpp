@@ -30,16 +30,19 @@ class Engine;
 
 /// How all ranks come to start from the same weights.
 enum class InitialWeights {
-  kBroadcast,   ///< rank 0's weights go to all ranks, unit by unit
-  kCheckEqual,  ///< ranks must already hold the same bits; throws naming the first difference
+  kBroadcast,   ///< rank 0's weights and buffers go to all ranks, unit by unit
+  kCheckEqual,  ///< weights must already hold the same bits; throws kMismatch naming the first that
+                ///< does not. Buffers are left alone
 };
 
 /// Where a unit's full weights come to be.
 enum class Store {
-  kSlots,    ///< an all-gather into one of (1 + prefetch) buffers
-  kAliased,  ///< memory that all ranks share: a gather is agreement, without a copy
+  kSlots,    ///< an all-gather into one of (1 + prefetch + extra_slots) buffers
+  kAliased,  ///< memory that all ranks of one host share (threads, gloo; CPU): a gather is
+             ///< agreement, without a copy and without slots; kUnsupported elsewhere
 };
 
+/// How to shard. All ranks must pass the same, but for what is printed and observed.
 struct Options {
   /// Which modules become units. Default: the whole module is one unit.
   Units units = {};
@@ -48,9 +51,11 @@ struct Options {
   int prefetch = 1;
   /// More gather slots than 1 + prefetch, for operators that take weights of several units at once.
   int extra_slots = 0;
-  /// Keep the root unit gathered from its first use to the end of backward, in a slot of its own.
+  /// Keep the root unit gathered from its first use to the end of backward (of the pass, in
+  /// evaluation), in a slot of its own. Saves a gather where both ends of a model are in the root.
   bool keep_root = false;
-  /// Slices of a unit are multiples of this many bytes. 0 means one element. Default 128: NCCL's
+  /// Slices of a unit are multiples of this many bytes, rounded down to whole elements. 0 means one
+  /// element. Costs less than this many bytes of padding a rank and unit. Default 128: NCCL's
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
@@ -59,7 +64,8 @@ struct Options {
   int moments = 2;
   /// Print the promise to standard error on rank 0 before the first training step.
   bool print_promise = true;
-  /// Fill freed weights with NaN, so that a use after free shows. For tests; costs a pass.
+  /// Fill freed weights with NaN (Store::kSlots on CPU), so that a use after free shows. For tests;
+  /// costs a pass over memory.
   bool poison_freed = false;
   /// Called with each event of the engine, in order, under the engine's lock: it must not call the
   /// library. For tests and timelines.
@@ -68,14 +74,15 @@ struct Options {
 
 /// A parameter of the module as this rank stores it.
 struct NamedShard {
-  std::string name;        ///< the module's name for it; of tied ones, the first
-  at::Tensor parameter;    ///< the module's tensor; any operator that takes it gathers it
-  at::Tensor shard;        ///< 1-D, possibly empty: this rank's part; a leaf that requires grad
-  std::int64_t begin = 0;  ///< its first element's position in the flattened parameter
+  std::string name;                  ///< the module's name for it; of tied ones, the first
+  at::Tensor parameter;              ///< the module's tensor; any operator that takes it gathers it
+  at::Tensor shard;                  ///< 1-D, possibly empty: this rank's part; a leaf
+  std::int64_t begin = 0;            ///< its first element's position in the flattened parameter
   std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
   std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
 };
 
+/// A buffer of the module; every rank holds it whole.
 struct NamedBuffer {
   std::string name;
   at::Tensor buffer;
@@ -102,8 +109,9 @@ struct UnitInfo {
   bool is_unsharded = false;
 };
 
-/// Whole weights for as long as it lives: raw pointers, torch::save and edits work inside.
-/// Move-only; ends with its scope. @memory one whole copy of the units it covers
+/// Whole weights for as long as it lives: raw pointers and torch::save work inside, edits too when
+/// it was made with writeback. Move-only; ends with its scope, on each rank by itself. Scopes nest.
+/// @memory one whole copy of the model, outside of the promise; freed at the end
 class FullParameters {
  public:
   FullParameters(FullParameters&&) noexcept;
@@ -133,15 +141,18 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
 
-  /// One 1-D leaf per parameter, possibly empty, in the module's order: a view of this rank's flat
-  /// shard. Its grad is set when backward ends. Build optimizers on these.
+  /// One 1-D leaf per parameter, possibly empty, in the module's order and dtype: a view of this
+  /// rank's flat shard; requires grad where the parameter did when it was sharded. Its grad, the
+  /// mean over ranks, is there when backward() returns. Build optimizers on these.
   std::vector<at::Tensor> parameters() const;
+  /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
   /// The module's buffers, which every rank holds whole.
   std::vector<NamedBuffer> named_buffers() const;
 
-  /// Whole flat shards, one per unit, padding included, and their gradients (undefined before the
-  /// first backward). For optimizers that run over whole shards; padding is and stays zero.
+  /// Whole flat shards, one per unit, padding included, and their gradients (undefined where no
+  /// parameter of the unit has one). For optimizers that run over whole shards: padding is zero in
+  /// both, and must stay so.
   std::vector<at::Tensor> flat_shards() const;
   std::vector<at::Tensor> flat_grad_shards() const;
 
@@ -149,11 +160,14 @@ class Sharded {
   void zero_grad();
 
   /// Gathers all units. With `writeback`, edits made inside reach the shards (each rank keeps its
-  /// slice of its own edit, so make the same edit on all ranks). @collective all ranks
+  /// slice of its own edit, so make the same edit on all ranks).
+  /// @collective all ranks @blocks @throws Error kInvalidArgument inside of a backward, or with
+  /// writeback inside of a scope without
   FullParameters full_parameters(bool writeback = false) const;
 
-  /// Frees every gathered weight now, for example after the very first evaluation, whose end no
-  /// recorded order foretells. Local.
+  /// Frees every gathered weight that no operator is using, for example after the very first
+  /// evaluation, whose end no recorded order foretells. Local, but a gather ahead is waited for:
+  /// call it on all ranks.
   void reshard();
 
   std::vector<UnitInfo> units() const;
@@ -161,12 +175,15 @@ class Sharded {
   std::int64_t unsharded_numel() const;
   Counters counters() const;
   void reset_counters();
-  /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly.
+  /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly. Moments
+  /// are what Options::moments says; full_parameters() comes on top.
   memory::Bytes promise() const;
+  /// What it holds now and has held. Moments are there when the optimizer enters them, as
+  /// fsdp::optim::AdamW does.
   const memory::Ledger& ledger() const;
   memory::Ledger& ledger();
   World world() const;
-  /// Whether a tensor is a parameter of this module that lives in shards.
+  /// Whether a tensor is a parameter of this module that lives in shards, or shares its storage.
   bool is_sharded(const at::Tensor& tensor) const;
 
   std::shared_ptr<engine::Engine> engine() const { return engine_; }
@@ -179,10 +196,15 @@ class Sharded {
 /// an operator that takes a weight gathers it first. Uses one process-wide dispatcher fallback for
 /// DispatchKey::DeferredInit.
 /// @collective all ranks, with the same architecture and options
-/// @memory shards + slots + reduce buffers, see Sharded::promise()
-/// @throws Error kInvalidArgument when something outside the module holds a weight's memory, when
-/// an Embedding has max_norm, when a weight was assigned to a member instead of tied; kMismatch, on
-/// all ranks, naming the first parameter in which ranks differ.
+/// @blocks until every rank is here
+/// @memory shards + slots + reduce buffers, see Sharded::promise(); the module's own weights go
+/// unit by unit
+/// @throws Error kInvalidArgument when the module has no parameters, when they lie on several
+/// devices, when something outside the module holds a weight's memory, when one has a gradient or
+/// is no leaf, when an Embedding has max_norm, when a weight was assigned to a member instead of
+/// tied, or for a negative option; kNotFound for a path of units_listed() that is not there;
+/// kUnsupported for a parameter that is not strided, or for Store::kAliased where ranks share no
+/// memory; kMismatch, on all ranks, naming the first parameter or option in which ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 
