@@ -8,6 +8,7 @@
 
 namespace fsdp::optim {
 
+/// The rates of the update, as torch::optim::AdamWOptions has them.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -16,21 +17,26 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
+/// The optimizer of one rank's shards. A parameter without a gradient is left alone.
+///
 /// *Invariants*: moments exist from construction, zero, in the ledger under kMoments; creating them
-/// has no side effect on the parameters. A step without gradients changes nothing.
-/// *Thread safety*: one thread at a time.
+/// has no side effect on the parameters. *Thread safety*: one thread at a time.
 /// *Example*: `fsdp::optim::AdamW optimizer(sharded, {.lr = 3e-4}); optimizer.step();`
 class AdamW {
  public:
-  /// @memory two moments of the shards' size
-  AdamW(Sharded sharded, AdamWOptions options = {});
+  /// @memory two moments of the shards' size and dtype
+  /// @throws Error kInvalidArgument for a negative rate or a beta of 1 or more
+  explicit AdamW(Sharded sharded, AdamWOptions options = {});
   ~AdamW();
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
 
-  /// Updates this rank's shards from their gradients. Local.
+  /// Updates this rank's shards from their gradients, in place: one pass over shard, gradient and
+  /// moments. Local, nothing of size is allocated.
   void step();
+  /// Forgets all gradients. Local.
   void zero_grad() { sharded_.zero_grad(); }
+  /// To change between steps, for example the learning rate.
   AdamWOptions& options() { return options_; }
   /// Steps taken so far; advances on every rank, also where a shard is empty.
   std::int64_t steps() const { return steps_; }

@@ -13,7 +13,8 @@ namespace fsdp {
 /// mean over the global batch. Do not all-reduce a loss before backward instead: its gradient would
 /// be divided by the number of ranks twice.
 /// `local_sum` is a scalar that requires grad; `local_count` may be zero on some ranks.
-/// @collective all ranks @throws Error kInvalidArgument when no rank has anything to count
+/// @collective all ranks @blocks until every rank is here @throws Error kInvalidArgument when no
+/// rank has anything to count, or where local_count is negative
 at::Tensor global_mean_loss(const at::Tensor& local_sum, double local_count, const World& world);
 
 }  // namespace fsdp
