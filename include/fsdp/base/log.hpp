@@ -8,6 +8,7 @@
 
 namespace fsdp::base {
 
+/// How much is written, from everything to nothing.
 enum class LogLevel { kDebug, kInfo, kWarn, kQuiet };
 
 /// The level that FSDP_LOG names; kInfo when it is not set or not known.

@@ -51,6 +51,7 @@ struct DataRank {
 /// *Thread safety*: immutable. *Example*: `sampler.window(step * global_batch + i)`.
 class Sampler {
  public:
+  /// @throws Error kInvalidArgument when there is no window
   Sampler(std::int64_t windows, std::uint64_t seed);
 
   /// The window of global sample `sample`, counted since the start of training.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What the engine keeps in memory, by kind, to the byte. Every buffer of the engine is entered
 /// when it is made and struck out when it is freed; the promise printed before step 1 is the same
-/// table computed in advance.
+/// table, known in advance.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 
 namespace fsdp::memory {
 
+/// What a buffer is for.
 enum class Kind {
   kShards,         ///< this rank's slices of the parameters
   kGradShards,     ///< this rank's slices of the gradients
@@ -40,7 +41,9 @@ struct Bytes {
 /// thread.
 class Ledger {
  public:
+  /// Enters a buffer when it is made.
   void add(Kind kind, std::int64_t bytes);
+  /// Strikes it out when it is freed. @throws Error kInternal when less than that is entered
   void remove(Kind kind, std::int64_t bytes);
   /// Bytes held now, and the largest each kind (and the total) has been.
   Bytes live() const;

@@ -80,7 +80,8 @@ class GPTImpl : public torch::nn::Module {
   /// @throws Error kInvalidArgument, see validate()
   explicit GPTImpl(const GPTConfig& config);
 
-  /// Logits [batch, time, vocab] of int64 tokens [batch, time]; time is at most the context.
+  /// Logits [batch, time, vocab] of int64 tokens [batch, time], in the weights' dtype.
+  /// @throws Error kInvalidArgument for other dimensions or a time beyond the context
   at::Tensor forward(const at::Tensor& tokens);
   /// Mean cross-entropy in nats of `targets` [batch, time], a scalar.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& targets);

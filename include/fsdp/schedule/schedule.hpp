@@ -36,6 +36,7 @@
 
 namespace fsdp::schedule {
 
+/// Each kind has a recorded order of its own.
 enum class Pass { kForward, kEvaluation, kBackward };
 
 enum class ActionKind {
@@ -48,6 +49,7 @@ enum class ActionKind {
   kFence,        ///< all ranks are done reading shared weights; only with Config::fence
 };
 
+/// What the executor has to do next.
 struct Action {
   ActionKind kind;
   int unit = -1;
@@ -55,14 +57,15 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
+/// What a schedule decides with: integers only.
 struct Config {
-  int units = 0;
+  int units = 0;           ///< number of units; they are numbered from 0
   int root = -1;           ///< index of the root unit, -1 when it is empty
   bool keep_root = false;  ///< it has a slot of its own and stays until backward or evaluation ends
-  int prefetch = 1;
+  int prefetch = 1;        ///< how many units may be gathered ahead
   int slots = 2;           ///< without the kept root's
   int reduce_buffers = 2;  ///< without the root's own, which it has when there are other units
-  bool fence = false;
+  bool fence = false;      ///< end each backward with a kFence: ranks read shared weights in place
 };
 
 /// The state machine.
@@ -76,6 +79,7 @@ struct Config {
 ///     for (const Action& action : schedule.release(units)) { ... }
 class Schedule {
  public:
+  /// @throws Error kInvalidArgument for a root outside of the units, no slot or no reduce buffer
   explicit Schedule(const Config& config);
 
   /// An operator is about to take weights of `units` (ascending, no duplicates): pins them and says
@@ -109,6 +113,7 @@ class Schedule {
   /// The unit's shards changed: a gathered copy is stale. Frees it unless pinned.
   const std::vector<Action>& invalidate(int unit);
   /// Takes a unit out of the slots for as long as somebody else provides its weights.
+  /// @throws Error kInvalidArgument when it is pinned
   const std::vector<Action>& hold(int unit);
   void unhold(int unit);
 
