@@ -7,7 +7,7 @@
 /// exception skips them without a word. So the process's autograd engine is replaced, by the
 /// extension point that the Python binding uses, with one that hands everything on to it and
 /// differs in this alone: around an outermost execute() it keeps a BackwardScope, and tells every
-/// sharding engine that joined it how it ended.
+/// sharding engine that joined it how it ended. See docs/decisions/0007-end-of-backward.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
