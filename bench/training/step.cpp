@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Times training steps of one GPT shape: `plain` is LibTorch alone in one process on the global
-/// batch, `sharded` is the same through fully_shard, each rank on its part. Prints one JSON line with
-/// the median of the step times. bench/step.sh alternates the two.
+/// batch, `sharded` is the same through fully_shard, each rank on its part. Prints one JSON line
+/// with the median of the step times. bench/step.sh alternates the two.
 #include <ATen/ops/_fused_adamw.h>
 #include <torch/torch.h>
 
@@ -77,7 +77,9 @@ double median_ms(int steps, Step&& step) {
 
 int main(int argc, char** argv) {
   if (argc != 5 || !kShapes.contains(argv[2])) {
-    std::fprintf(stderr, "usage: bench_step plain|slots|aliased default|compute|communication STEPS THREADS\n");
+    std::fprintf(
+        stderr,
+        "usage: bench_step plain|slots|aliased default|compute|communication STEPS THREADS\n");
     return 2;
   }
   const std::string mode = argv[1];
@@ -92,7 +94,8 @@ int main(int argc, char** argv) {
   config.context = shape.sequence;
   torch::manual_seed(1);
   fsdp::models::GPT model(config);
-  const at::Tensor tokens = torch::randint(0, config.vocab, {shape.global_batch, shape.sequence + 1});
+  const at::Tensor tokens =
+      torch::randint(0, config.vocab, {shape.global_batch, shape.sequence + 1});
   const fsdp::World world = fsdp::init();
   const std::int64_t rows = shape.global_batch / world.size();
   const at::Tensor mine = tokens.narrow(0, rows * world.rank(), rows);
@@ -123,8 +126,10 @@ int main(int argc, char** argv) {
   at::Tensor mean = torch::full({1}, loss_value / world.size(), torch::kDouble);
   world.communicator().all_reduce(mean, {.name = "loss"});
   if (world.rank() == 0) {
-    std::printf("{\"mode\": \"%s\", \"shape\": \"%s\", \"ranks\": %d, \"threads\": %s, \"step_ms\": %.3f, \"loss\": %.6f}\n",
-                mode.c_str(), argv[2], world.size(), argv[4], time_ms, mean.item<double>());
+    std::printf(
+        "{\"mode\": \"%s\", \"shape\": \"%s\", \"ranks\": %d, \"threads\": %s, \"step_ms\": %.3f, "
+        "\"loss\": %.6f}\n",
+        mode.c_str(), argv[2], world.size(), argv[4], time_ms, mean.item<double>());
   }
   return 0;
 }

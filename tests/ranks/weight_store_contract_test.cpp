@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The contract of engine::WeightStore, for both kinds (slots and aliased memory) over every
-/// transport, crossed with world sizes, counts and dtypes: what each rank puts into its shard is what
-/// every rank reads of the whole unit, and a change of the shards is what the next gather brings.
+/// transport, crossed with world sizes, counts and dtypes: what each rank puts into its shard is
+/// what every rank reads of the whole unit, and a change of the shards is what the next gather
+/// brings.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -19,8 +20,8 @@ using engine::Unit;
 using engine::WeightStore;
 
 constexpr std::int64_t kCounts[] = {0, 1, 13, 40001};
-constexpr at::ScalarType kDtypes[] = {
-    at::kFloat, at::kDouble, at::kBFloat16, at::kInt, at::kLong, at::kBool, at::kComplexFloat};
+constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16,    at::kInt,
+                                      at::kLong,  at::kBool,   at::kComplexFloat};
 
 Unit make_unit(const std::string& name, std::int64_t numel, int size, at::ScalarType dtype) {
   Unit unit;
@@ -65,8 +66,7 @@ void expect_round(WeightStore& store, std::vector<Unit>& units, int size, int ra
 
 enum class Kind { kSlots, kAliased };
 
-class WeightStoreContract
-    : public testing::TestWithParam<std::tuple<std::string, Kind, int>> {};
+class WeightStoreContract : public testing::TestWithParam<std::tuple<std::string, Kind, int>> {};
 
 TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
   const std::string transport = std::get<0>(GetParam());
@@ -109,39 +109,38 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AllStores,
-    WeightStoreContract,
-    testing::Values(std::tuple{std::string("threads"), Kind::kSlots, 1},
-                    std::tuple{std::string("threads"), Kind::kSlots, 2},
-                    std::tuple{std::string("threads"), Kind::kSlots, 3},
-                    std::tuple{std::string("threads"), Kind::kSlots, 4},
-                    std::tuple{std::string("threads"), Kind::kSlots, 7},
-                    std::tuple{std::string("threads"), Kind::kAliased, 1},
-                    std::tuple{std::string("threads"), Kind::kAliased, 2},
-                    std::tuple{std::string("threads"), Kind::kAliased, 3},
-                    std::tuple{std::string("threads"), Kind::kAliased, 4},
-                    std::tuple{std::string("threads"), Kind::kAliased, 7},
-                    std::tuple{std::string("gloo"), Kind::kSlots, 1},
-                    std::tuple{std::string("gloo"), Kind::kSlots, 2},
-                    std::tuple{std::string("gloo"), Kind::kSlots, 3},
-                    std::tuple{std::string("gloo"), Kind::kSlots, 4},
-                    std::tuple{std::string("gloo"), Kind::kSlots, 7},
-                    std::tuple{std::string("gloo"), Kind::kAliased, 1},
-                    std::tuple{std::string("gloo"), Kind::kAliased, 2},
-                    std::tuple{std::string("gloo"), Kind::kAliased, 3},
-                    std::tuple{std::string("gloo"), Kind::kAliased, 4},
-                    std::tuple{std::string("gloo"), Kind::kAliased, 7},
-                    std::tuple{std::string("c10d"), Kind::kSlots, 1},
-                    std::tuple{std::string("c10d"), Kind::kSlots, 2},
-                    std::tuple{std::string("c10d"), Kind::kSlots, 3},
-                    std::tuple{std::string("c10d"), Kind::kSlots, 4},
-                    std::tuple{std::string("c10d"), Kind::kSlots, 7}),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param)) +
-             (std::get<1>(info.param) == Kind::kSlots ? "_slots_" : "_aliased_") +
-             std::to_string(std::get<2>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(AllStores, WeightStoreContract,
+                         testing::Values(std::tuple{std::string("threads"), Kind::kSlots, 1},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 2},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 3},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 4},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 7},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 1},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 2},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 3},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 4},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 7},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 1},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 2},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 3},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 4},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 7},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 1},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 2},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 3},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 4},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 7},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 1},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 2},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 3},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 4},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 7}),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) == Kind::kSlots ? "_slots_"
+                                                                           : "_aliased_") +
+                                  std::to_string(std::get<2>(info.param));
+                         });
 
 TEST(AliasedStore, SaysThatTheTransportHasNoSharedMemory) {
   test::run_ranks("c10d", 2, [](comm::Communicator& communicator) {
