@@ -62,6 +62,7 @@ void Engine::touch(std::span<const int> units,
     }
   }
   check_versions(units, pass);
+  is_read_since_fence_ = true;
   ++counters_.touches;
   for (int unit : units) {
     emit(trace::EventKind::kTouch, unit);
@@ -118,15 +119,29 @@ void Engine::check_before_forward() {
     }
   }
   is_forward_checked_ = true;
-  // From here on this forward's backward may use any unit, touched in between or not.
-  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
-    refresh(unit);
+}
+
+void Engine::shard_written(int index) {
+  std::lock_guard lock(mutex_);
+  check_usable();
+  if (is_read_since_fence_ && store_->needs_fence()) {
+    // Peers may still read this shard in place: operators that ran after backward's own fence.
+    execute(std::vector<Action>{{ActionKind::kFence}});
+  }
+  Unit& unit = at(index);
+  unit.flat_shard.unsafeGetTensorImpl()->bump_version();
+  if (!unit.was_in_forward) {
+    bump_weights(unit);
   }
 }
 
-void Engine::shard_written(int unit) {
-  std::lock_guard lock(mutex_);
-  at(unit).flat_shard.unsafeGetTensorImpl()->bump_version();
+/// A refill does not bump version counters by itself: graphs recorded with the old weights must
+/// learn of it.
+void Engine::bump_weights(Unit& unit) {
+  for (Parameter& parameter : unit.parameters) {
+    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  unit.were_weights_bumped = true;
 }
 
 /// Takes note that the shards changed: a gathered copy is stale.
@@ -136,10 +151,9 @@ void Engine::refresh(int index) {
   if (version == unit.seen_version) {
     return;
   }
-  // A refill does not bump version counters by itself: graphs recorded with the old weights must
-  // learn of it.
-  for (Parameter& parameter : unit.parameters) {
-    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  if (!std::exchange(unit.were_weights_bumped, false)) {
+    bump_weights(unit);
+    unit.were_weights_bumped = false;
   }
   unit.seen_version = version;
   unit.was_in_forward = false;
@@ -205,6 +219,9 @@ void Engine::backward_died() noexcept {
 void Engine::recover_from_dead_backward() {
   if (std::exchange(is_backward_dead_, false)) {
     is_backward_open_ = false;
+    for (Unit& unit : units_) {
+      unit.was_in_forward = false;
+    }
     execute(schedule_->abort_backward(), /*keeps_gradients=*/false);
   }
 }
@@ -246,6 +263,9 @@ void Engine::end_backward() {
   execute(schedule_->end_backward(has_gradients_));
   emit(trace::EventKind::kBackwardEnd, -1);
   set_guard_grads();
+  for (Unit& unit : units_) {
+    unit.was_in_forward = false;
+  }
   if (!has_finished_a_backward_) {
     has_finished_a_backward_ = true;
     check_unused_parameters();
@@ -311,7 +331,10 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
           sink_->wait_reduce(action.unit, keeps_gradients);
           emit(trace::EventKind::kReduceWaitEnd, action.unit, action.slot);
           break;
-        case ActionKind::kFence: communicator_.agree({.name = "end of backward"})->wait(); break;
+        case ActionKind::kFence:
+          communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
+          is_read_since_fence_ = false;
+          break;
       }
     }
   } catch (...) {

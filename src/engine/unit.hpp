@@ -42,7 +42,8 @@ struct Unit {
   at::Tensor flat_shard;           ///< [shard_numel]
   at::Tensor flat_grad_shard;      ///< [shard_numel]
   std::uint32_t seen_version = 0;  ///< of flat_shard, when its weights were last used in a forward
-  bool was_in_forward = false;     ///< an operator of a forward took its weights as of seen_version
+  bool was_in_forward = false;     ///< its weights were taken since, and no backward has ended
+  bool were_weights_bumped = false;  ///< their version counters know of what came since
 
   std::int64_t itemsize() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
   std::int64_t logical_bytes() const { return layout->total_numel() * itemsize(); }
