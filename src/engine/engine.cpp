@@ -287,8 +287,9 @@ void Engine::check_unused_parameters() {
     for (const Parameter& parameter : unit.parameters) {
       // The registry's handle and ours: no member holds this tensor.
       const bool is_held_by_registry_alone = parameter.tensor.use_count() == 2;
-      FSDP_CHECK(parameter.was_touched || !parameter.tensor.requires_grad() ||
-                     !is_held_by_registry_alone || !parameter.aliases.empty(),
+      FSDP_CHECK(parameter.was_touched || !parameter.has_member ||
+                     !parameter.tensor.requires_grad() || !is_held_by_registry_alone ||
+                     !parameter.aliases.empty(),
                  ErrorCode::kInvalidArgument,
                  "[backward] parameter \"",
                  parameter.name,

@@ -31,6 +31,7 @@ struct Parameter {
   layout::Piece piece;       ///< what this rank owns of it
   int fired = 0;             ///< gradients that arrived since the reduce buffer was opened
   bool was_touched = false;  ///< ever
+  bool has_member = true;    ///< a member of a C++ class should hold the tensor
 };
 
 struct Unit {
