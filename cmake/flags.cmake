@@ -12,6 +12,10 @@ if(FSDP_WERROR)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(fsdp_flags INTERFACE -Wno-interference-size)
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # false alarms inside std::string, GCC's bug 105651
+    target_compile_options(fsdp_flags INTERFACE -Wno-restrict)
+  endif()
 endif()
 # What ccache needs in order to serve translation units that use the precompiled header.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # LibTorch as the target fsdp::torch, with system includes. A LibTorch that the caller names
 # (CMAKE_PREFIX_PATH, Torch_DIR) wins, then the wheel in .venv of this checkout, then the system's.
+# An earlier answer in the cache must not outlive the question.
+if(NOT "${CMAKE_PREFIX_PATH}" STREQUAL "${_fsdp_torch_prefix}")
+  unset(Torch_DIR CACHE)
+  unset(Caffe2_DIR CACHE)
+  unset(TORCH_LIBRARY CACHE)
+  unset(C10_LIBRARY CACHE)
+  unset(c10_LIBRARY CACHE)
+  unset(torch_cpu_LIBRARY CACHE)
+  unset(_fsdp_gloo_header CACHE)
+endif()
+set(_fsdp_torch_prefix "${CMAKE_PREFIX_PATH}" CACHE INTERNAL "Where LibTorch was asked for last")
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # the wheel's configuration warns of kineto, which nobody needs
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # a project that adds this one as a sub-folder links them too
 find_package(Torch QUIET NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH NO_CMAKE_PACKAGE_REGISTRY)
 if(NOT Torch_FOUND)
   file(GLOB _fsdp_wheel_torch ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake)
@@ -11,6 +23,7 @@ if(NOT Torch_FOUND)
   find_package(Torch QUIET)
 endif()
 unset(CMAKE_MESSAGE_LOG_LEVEL)
+unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
 if(NOT Torch_FOUND)
   message(FATAL_ERROR "LibTorch was not found. Either run ./dev build, which installs the wheel into "
                       ".venv, or pass -DCMAKE_PREFIX_PATH=<libtorch>.")

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small rules for files: licence line, length, trailing space, and the frozen list of headers.
+"""Small rules for files: licence line, length, trailing space, the frozen list of headers, and that
+the documentation names every environment variable that the sources read.
 
 --fix rewrites tests/golden/public_headers.txt.
 """
 
+import re
 import sys
 
 from repo import ROOT, cpp_files, files, finish, where
@@ -44,6 +46,15 @@ def header_list(fix):
         yield f"{place}: lists {name}, which does not exist"
 
 
+def undocumented_variables():
+    page = (ROOT / "docs/reference/environment.md").read_text()
+    for path in files("src/*.cpp", "apps/*.cpp"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for name in re.findall(r'"(FSDP_[A-Z_]+)"', line):
+                if f"`{name}`" not in page:
+                    yield f"{where(path, number)}: docs/reference/environment.md does not name {name}"
+
+
 def warn_of_long_files():
     for path in cpp_files() + files("*.py", "*.sh", "dev"):
         lines = len(path.read_text().splitlines())
@@ -54,4 +65,4 @@ def warn_of_long_files():
 if __name__ == "__main__":
     found = list(header_list("--fix" in sys.argv))
     warn_of_long_files()
-    finish(found + list(without_licence_line()) + list(trailing_space()))
+    finish(found + list(without_licence_line()) + list(trailing_space()) + list(undocumented_variables()))

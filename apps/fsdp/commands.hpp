@@ -22,6 +22,7 @@ using Action = std::function<int()>;
 
 /// Each declares its subcommand and returns its action.
 Action add_train(CLI::App& app, const Arguments& arguments);
-Action add_run(CLI::App& app);
+/// `after_dashes` is what stood behind "--", which the parser does not see.
+Action add_run(CLI::App& app, const Arguments& after_dashes);
 
 }  // namespace fsdp::apps

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string_view>
 
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
@@ -43,6 +45,7 @@ int main(int argc, char** argv) {
   CLI::App app("Fully Sharded Data Parallel training for LibTorch", "fsdp");
   app.set_version_flag("--version", "fsdp " FSDP_VERSION " (LibTorch " FSDP_TORCH_VERSION ")");
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.footer(
       "Examples:\n"
       "  fsdp train                             the default model on the default text, 2 ranks\n"
@@ -52,14 +55,23 @@ int main(int argc, char** argv) {
       "Exit codes: 0 success, 1 failure, 2 bad input; run: that of the rank that failed first.");
   const Arguments arguments(argv + 1, argv + argc);
   const Action train = add_train(app, arguments);
-  const Action run_program = add_run(app);
+  // CLI11 would read what follows "--" as positional arguments of its own.
+  char** const dashes = std::find(argv, argv + argc, std::string_view("--"));
+  const Arguments after_dashes(std::min(dashes + 1, argv + argc), argv + argc);
+  const Action run_program = add_run(app, after_dashes);
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(dashes - argv), argv);
+    if (app.got_subcommand("train") && !after_dashes.empty()) {
+      return report("'" + after_dashes.front() + "' was not expected after --", kBadInput);
+    }
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return app.exit(error);
     }
-    return report(first_line(error.what()) + " (fsdp --help, fsdp train --help)", kBadInput);
+    const bool unknown_command = app.get_subcommands().empty() && !arguments.empty();
+    const std::string problem =
+        unknown_command ? "'" + arguments.front() + "' is not a command" : first_line(error.what());
+    return report(problem + " (see fsdp --help, fsdp train --help)", kBadInput);
   }
   return run(app.got_subcommand("train") ? train : run_program);
 }

@@ -17,8 +17,8 @@ std::string program_path() {
 std::string default_text() {
   const fs::path bin = fs::path(program_path()).parent_path();
   const fs::path source = fs::path(FSDP_SOURCE_DIR) / "data" / "kjv.txt";
-  for (const fs::path& candidate :
-       {source, bin / ".." / ".." / ".." / "data" / "kjv.txt", bin / ".." / "share" / "fsdp" / "kjv.txt"}) {
+  for (const fs::path& candidate : {source, bin / ".." / ".." / ".." / "data" / "kjv.txt",
+                                    bin / ".." / "share" / "fsdp" / "kjv.txt"}) {
     std::error_code error;
     if (fs::exists(candidate, error)) {
       return candidate.lexically_normal().string();

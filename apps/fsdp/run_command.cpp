@@ -8,6 +8,15 @@
 namespace fsdp::apps {
 namespace {
 
+/// The program and its arguments. A "--" that follows the program's name belongs to the program.
+Arguments command_line(Arguments before_dashes, const Arguments& after_dashes) {
+  if (!before_dashes.empty() && !after_dashes.empty()) {
+    before_dashes.emplace_back("--");
+  }
+  before_dashes.insert(before_dashes.end(), after_dashes.begin(), after_dashes.end());
+  return before_dashes;
+}
+
 struct RunFlags {
   launch::LaunchOptions options;
   double grace_s = 5;
@@ -15,17 +24,18 @@ struct RunFlags {
 
 }  // namespace
 
-Action add_run(CLI::App& app) {
+Action add_run(CLI::App& app, const Arguments& after_dashes) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "Run a program once for each rank on this host");
   command->add_option("-n,--ranks", flags->options.ranks, "Number of ranks")
       ->required()
       ->check(CLI::Range(1, 4096));
-  command->add_option("--threads", flags->options.threads,
-                      "OMP_NUM_THREADS of each rank (default: as set, else cores / ranks)")
+  command
+      ->add_option("--threads", flags->options.threads,
+                   "OMP_NUM_THREADS of each rank (default: as set, else cores / ranks)")
       ->check(CLI::Range(1, 4096));
-  command->add_option("--grace", flags->grace_s,
-                      "Seconds between SIGTERM and SIGKILL after a failure")
+  command
+      ->add_option("--grace", flags->grace_s, "Seconds between SIGTERM and SIGKILL after a failure")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   command->prefix_command();
@@ -36,12 +46,10 @@ Action add_run(CLI::App& app) {
       "Examples:\n"
       "  fsdp run -n 4 ./my_program --its-flag\n"
       "  fsdp run -n 2 -- python train.py");
-  return [flags, command] {
-    flags->options.command = command->remaining();
-    if (!flags->options.command.empty() && flags->options.command.front() == "--") {
-      flags->options.command.erase(flags->options.command.begin());
-    }
-    flags->options.grace = std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
+  return [flags, command, after_dashes] {
+    flags->options.command = command_line(command->remaining(), after_dashes);
+    flags->options.grace =
+        std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
     return launch::run(flags->options);
   };
 }

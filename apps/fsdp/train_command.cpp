@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <map>
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -22,7 +22,9 @@ struct TrainFlags {
   std::string preset = "default";
   std::optional<std::int64_t> layers, width, heads, sequence, vocab;
   std::optional<double> dropout;
-  std::optional<bool> tied;
+  bool tied = false, untied = false;
+  std::string optimizer = train::to_string(train::OptimizerKind::kAdamW);
+  std::string dtype = train::to_string(train::WeightType::kFloat32);
 };
 
 void add_model_flags(CLI::App& command, TrainFlags& flags) {
@@ -36,27 +38,29 @@ void add_model_flags(CLI::App& command, TrainFlags& flags) {
   group->add_option("--layers", flags.layers, "Transformer blocks");
   group->add_option("--width", flags.width, "Features per position");
   group->add_option("--heads", flags.heads, "Attention heads; must divide the width");
-  group->add_option("--seq", flags.sequence, "Tokens of a training sequence (default: the preset's)");
+  group->add_option("--seq", flags.sequence,
+                    "Tokens of a training sequence (default: the preset's)");
   group->add_option("--vocab", flags.vocab, "Number of tokens; 256 for bytes");
   group->add_option("--dropout", flags.dropout, "Dropout while training");
-  group->add_flag("--tied,!--untied", flags.tied, "Head shares the token embedding's weight, or not");
-  group
-      ->add_option("--dtype", flags.config.dtype, "float32 or float64")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, train::WeightType>{
-          {"float32", train::WeightType::kFloat32}, {"float64", train::WeightType::kFloat64}}))
-      ->default_str("float32");
+  auto* tied = group->add_flag("--tied", flags.tied, "The head uses the token embedding's weight");
+  group->add_flag("--untied", flags.untied, "The head has a weight of its own")->excludes(tied);
+  group->add_option("--dtype", flags.dtype, "Type of the weights")
+      ->check(CLI::IsMember({"float32", "float64"}))
+      ->capture_default_str();
 }
 
-void add_training_flags(CLI::App& command, train::TrainConfig& config) {
+void add_training_flags(CLI::App& command, TrainFlags& flags) {
+  train::TrainConfig& config = flags.config;
   const auto group = command.add_option_group("Training");
   const auto option = [&](const char* name, auto& value, const char* text) {
     return group->add_option(name, value, text)->capture_default_str();
   };
   option("--steps", config.steps, "Optimizer steps");
   option("--global-batch", config.global_batch, "Sequences of one step, over all ranks");
-  group->add_option("--batch", config.batch,
-                    "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
-                    "accumulate gradients")
+  group
+      ->add_option("--batch", config.batch,
+                   "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
+                   "accumulate gradients")
       ->check(CLI::PositiveNumber);
   option("--lr", config.lr, "Highest learning rate");
   group->add_option("--min-lr", config.min_lr, "Learning rate of the last step (default: lr / 10)")
@@ -69,22 +73,23 @@ void add_training_flags(CLI::App& command, train::TrainConfig& config) {
   option("--eps", config.eps, "AdamW");
   option("--clip", config.clip, "Largest global gradient norm; 0 clips nothing");
   option("--seed", config.seed, "Decides weights, order of data and sample");
-  group
-      ->add_option("--optimizer", config.optimizer, "adamw or sgd")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, train::OptimizerKind>{
-          {"adamw", train::OptimizerKind::kAdamW}, {"sgd", train::OptimizerKind::kSgd}}))
-      ->default_str("adamw");
+  option("--optimizer", flags.optimizer, "The rule of the update")
+      ->check(CLI::IsMember({"adamw", "sgd"}));
 }
 
 void add_other_flags(CLI::App& command, TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   const auto output = command.add_option_group("Data and output");
-  output->add_option("--data", config.data,
-                     "Text file, directory, or .bin of uint16 tokens (default: the King James Bible)");
-  output->add_option("--eval-every", config.eval_every, "Steps between evaluations; 0: at the end only")
+  output->add_option(
+      "--data", config.data,
+      "Text file, directory, or .bin of uint16 tokens (default: the King James Bible)");
+  output
+      ->add_option("--eval-every", config.eval_every,
+                   "Steps between evaluations; 0: at the end only")
       ->capture_default_str();
-  output->add_option("--eval-batches", config.eval_batches,
-                     "Global batches of an evaluation; ten times as many at the end")
+  output
+      ->add_option("--eval-batches", config.eval_batches,
+                   "Global batches of an evaluation; ten times as many at the end")
       ->capture_default_str();
   output->add_option("--log", config.log, "File for one JSON object a step");
   output->add_option("--out", config.out, "Directory for model.safetensors; \"\" saves nothing")
@@ -94,13 +99,16 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->capture_default_str();
 
   const auto sharding = command.add_option_group("Sharding");
-  sharding->add_option("--ranks", flags.ranks,
-                       "Ranks to start here; 1 runs in this process (default: 2, or the job's)")
+  sharding
+      ->add_option("--ranks", flags.ranks,
+                   "Ranks to start here; 1 runs in this process (default: 2, or the job's)")
       ->check(CLI::Range(1, 4096));
   sharding->add_option("--prefetch", config.prefetch, "Units gathered ahead of the computation")
       ->capture_default_str();
-  sharding->add_flag("--keep-root", config.keep_root, "Keep embeddings and head gathered in a step");
-  sharding->add_option("--transport", config.transport, "auto, gloo or c10d")
+  sharding->add_flag("--keep-root", config.keep_root,
+                     "Keep embeddings and head gathered in a step");
+  sharding->add_option("--transport", config.transport, "How ranks talk; auto: gloo")
+      ->check(CLI::IsMember({"auto", "gloo", "c10d"}))
       ->capture_default_str();
 }
 
@@ -114,8 +122,12 @@ void resolve(TrainFlags& flags) {
   model.heads = flags.heads.value_or(model.heads);
   model.vocab = flags.vocab.value_or(model.vocab);
   model.dropout = flags.dropout.value_or(model.dropout);
-  model.tied = flags.tied.value_or(model.tied);
+  model.tied = flags.untied ? false : flags.tied ? true : model.tied;
   flags.config.model = model;
+  flags.config.optimizer =
+      flags.optimizer == "sgd" ? train::OptimizerKind::kSgd : train::OptimizerKind::kAdamW;
+  flags.config.dtype =
+      flags.dtype == "float64" ? train::WeightType::kFloat64 : train::WeightType::kFloat32;
   if (flags.config.data.empty()) {
     flags.config.data = default_text();
   }
@@ -143,7 +155,7 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = app.add_subcommand("train", "Train a GPT on text, sharded over ranks");
   add_model_flags(*command, *flags);
-  add_training_flags(*command, flags->config);
+  add_training_flags(*command, *flags);
   add_other_flags(*command, *flags);
   command->footer(
       "Examples:\n"

@@ -8,3 +8,4 @@
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/optim/adamw.hpp"
 #include "fsdp/optim/clip.hpp"
+#include "fsdp/optim/loss.hpp"

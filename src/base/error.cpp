@@ -20,16 +20,8 @@ const char* to_string(ErrorCode code) {
 
 namespace base::detail {
 void fail_invariant(const char* condition, const char* file, int line, const std::string& text) {
-  throw Error(ErrorCode::kInternal,
-              concatenate("broken invariant ",
-                          condition,
-                          " at ",
-                          file,
-                          ":",
-                          line,
-                          ": ",
-                          text,
-                          "; please report this"));
+  throw Error(ErrorCode::kInternal, concatenate("broken invariant ", condition, " at ", file, ":",
+                                                line, ": ", text, "; please report this"));
 }
 }  // namespace base::detail
 

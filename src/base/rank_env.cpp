@@ -20,8 +20,8 @@ struct Protocol {
   const char* job;         // identity of the job, for the port; null when there is none
 };
 
-constexpr Protocol kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-                             nullptr};
+constexpr Protocol kTorchrun{"torchrun",         "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE", nullptr};
 constexpr Protocol kOpenMpi{"open-mpi",
                             "OMPI_COMM_WORLD_RANK",
                             "OMPI_COMM_WORLD_SIZE",
@@ -30,8 +30,8 @@ constexpr Protocol kOpenMpi{"open-mpi",
                             "OMPI_MCA_ess_base_jobid"};
 constexpr Protocol kMpich{"mpich",           "PMI_RANK",        "PMI_SIZE",
                           "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_PORT"};
-constexpr Protocol kSlurm{"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr,
-                          "SLURM_JOB_ID"};
+constexpr Protocol kSlurm{"slurm",         "SLURM_PROCID", "SLURM_NTASKS",
+                          "SLURM_LOCALID", nullptr,        "SLURM_JOB_ID"};
 
 std::int64_t read_integer(const std::string& name, const std::string& text, std::int64_t low,
                           std::int64_t high, const std::string& why = "") {
@@ -55,10 +55,9 @@ class Reader {
     environment.source = protocol_.source;
     environment.size =
         static_cast<int>(read_integer(protocol_.size, require(protocol_.size), 1, kMax));
-    environment.rank = static_cast<int>(
-        read_integer(protocol_.rank, require(protocol_.rank), 0, environment.size - 1,
-                     std::string(" because ") + protocol_.size + " is " +
-                         std::to_string(environment.size)));
+    environment.rank = static_cast<int>(read_integer(
+        protocol_.rank, require(protocol_.rank), 0, environment.size - 1,
+        std::string(" because ") + protocol_.size + " is " + std::to_string(environment.size)));
     read_local(environment);
     read_master(environment);
     return environment;
@@ -85,13 +84,13 @@ class Reader {
     } else if (const auto text = lookup_("SLURM_STEP_TASKS_PER_NODE")) {
       // "4", or "4(x2)" or "4,3" on several hosts.
       const std::string first = text->substr(0, text->find_first_of("(,"));
-      environment.local_size = static_cast<int>(
-          read_integer("SLURM_STEP_TASKS_PER_NODE", first, 1, environment.size));
+      environment.local_size =
+          static_cast<int>(read_integer("SLURM_STEP_TASKS_PER_NODE", first, 1, environment.size));
     }
     environment.local_rank = environment.rank % environment.local_size;
     if (const auto text = lookup_(protocol_.local_rank)) {
-      environment.local_rank = static_cast<int>(
-          read_integer(protocol_.local_rank, *text, 0, environment.size - 1));
+      environment.local_rank =
+          static_cast<int>(read_integer(protocol_.local_rank, *text, 0, environment.size - 1));
       FSDP_CHECK(environment.local_rank < environment.local_size, ErrorCode::kInvalidArgument,
                  protocol_.local_rank, " is '", *text, "', must be below the ",
                  environment.local_size, " ranks of this host");

@@ -33,11 +33,7 @@ std::string dtype_name(at::ScalarType dtype, const std::string& tensor) {
     case at::kByte: return "U8";
     case at::kBool: return "BOOL";
     default:
-      fail(ErrorCode::kUnsupported,
-           "[save_safetensors] \"",
-           tensor,
-           "\" is ",
-           c10::toString(dtype),
+      fail(ErrorCode::kUnsupported, "[save_safetensors] \"", tensor, "\" is ", c10::toString(dtype),
            ", which safetensors files do not know");
   }
 }
@@ -77,14 +73,8 @@ class File {
 
  private:
   void check(bool is_fine, const char* what) const {
-    FSDP_CHECK(is_fine,
-               ErrorCode::kIo,
-               "[save_safetensors] cannot ",
-               what,
-               " \"",
-               path_,
-               "\": ",
-               std::strerror(errno));
+    FSDP_CHECK(is_fine, ErrorCode::kIo, "[save_safetensors] cannot ", what, " \"", path_,
+               "\": ", std::strerror(errno));
   }
 
   std::string path_;
@@ -124,8 +114,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
   const std::vector<NamedBuffer> buffers = sharded.named_buffers();
   std::vector<format::TensorEntry> entries;
   for (const NamedShard& parameter : parameters) {
-    entries.push_back({parameter.name,
-                       dtype_name(parameter.shard.scalar_type(), parameter.name),
+    entries.push_back({parameter.name, dtype_name(parameter.shard.scalar_type(), parameter.name),
                        parameter.sizes});
   }
   for (const auto& [name, buffer] : buffers) {
@@ -151,8 +140,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
       const NamedShard& parameter = parameters[i];
       const auto itemsize = static_cast<std::int64_t>(parameter.shard.element_size());
       if (parameter.parameter.is_contiguous()) {
-        file.write(parameter.shard.const_data_ptr(),
-                   parameter.shard.numel() * itemsize,
+        file.write(parameter.shard.const_data_ptr(), parameter.shard.numel() * itemsize,
                    layout.offsets[i] + parameter.begin * itemsize);
       } else {
         // A shard of a transposed or channels-last weight is no range of the logical tensor: such a
@@ -165,8 +153,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
     }
     for (std::size_t i = 0; world.rank() == 0 && i < buffers.size(); ++i) {
       const at::Tensor whole = buffers[i].buffer.contiguous();
-      file.write(whole.const_data_ptr(),
-                 static_cast<std::int64_t>(whole.nbytes()),
+      file.write(whole.const_data_ptr(), static_cast<std::int64_t>(whole.nbytes()),
                  layout.offsets[parameters.size() + i]);
     }
     file.sync();

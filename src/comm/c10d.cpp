@@ -40,9 +40,7 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 }
 
 /// Moving needs no dtype, and backends do not know all of them (gloo: no complex numbers).
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  return tensor.detach().view({-1}).view(at::kByte);
-}
+at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.detach().view({-1}).view(at::kByte); }
 
 /// A collective under way; nothing to wait for when no bytes move.
 class C10dWorkAdapter : public Work {
@@ -158,8 +156,8 @@ class C10dCommunicator : public Communicator {
       if (src.numel() != 0) {
         at::Tensor dst_bytes = as_bytes(dst);
         at::Tensor src_bytes = as_bytes(src);
-        work = backend_->_allgather_base(dst_bytes, src_bytes,
-                                         with_timeout<c10d::AllgatherOptions>());
+        work =
+            backend_->_allgather_base(dst_bytes, src_bytes, with_timeout<c10d::AllgatherOptions>());
       }
       return std::make_unique<GatherWork>(fingerprint, timeout_, std::move(work), dst, src);
     });
@@ -198,9 +196,10 @@ class C10dCommunicator : public Communicator {
 
   std::unique_ptr<Work> agree(const Label& label) override {
     const detail::DispatchGuard guard;
-    return start(detail::describe_agree(label), header_device_, [&](const Fingerprint& fingerprint) {
-      return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
-    });
+    return start(detail::describe_agree(label), header_device_,
+                 [&](const Fingerprint& fingerprint) {
+                   return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
+                 });
   }
 
   /// What the backend stages is its own affair, and not known.

@@ -34,7 +34,8 @@ void Communicator::all_reduce(at::Tensor buffer, const Label& label) {
   for (std::size_t r = 0; r < slices.size(); ++r) {
     slices[r] = static_cast<const std::byte*>(gathered.const_data_ptr()) + r * slice_bytes;
   }
-  detail::reduce_slices(buffer.mutable_data_ptr(), slices, buffer.numel(), buffer.scalar_type(), {});
+  detail::reduce_slices(buffer.mutable_data_ptr(), slices, buffer.numel(), buffer.scalar_type(),
+                        {});
 }
 
 at::Tensor Communicator::shared_memory(std::int64_t, const Label&) { return {}; }

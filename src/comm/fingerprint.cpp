@@ -2,7 +2,6 @@
 #include "comm/fingerprint.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "comm/operation.hpp"
@@ -30,12 +29,13 @@ std::uint64_t mix(std::uint64_t value) {
 
 template <std::size_t kSize>
 void copy_text(std::array<char, kSize>& dst, std::string_view src) {
-  std::memcpy(dst.data(), src.data(), std::min(kSize, src.size()));
+  std::copy_n(src.begin(), std::min(kSize, src.size()), dst.begin());
 }
 
 template <std::size_t kSize>
 std::string text_of(const std::array<char, kSize>& src) {
-  return {src.data(), static_cast<std::size_t>(std::find(src.begin(), src.end(), '\0') - src.begin())};
+  return {src.data(),
+          static_cast<std::size_t>(std::find(src.begin(), src.end(), '\0') - src.begin())};
 }
 
 std::string describe_payload(const Fingerprint& fingerprint) {
@@ -106,7 +106,8 @@ std::string describe(const Fingerprint& fingerprint) {
   text += " #" + std::to_string(fingerprint.sequence);
   const std::string name = text_of(fingerprint.name);
   if (fingerprint.unit >= 0) {
-    text += name.empty() ? " of unit " + std::to_string(fingerprint.unit) : " of unit \"" + name + "\"";
+    text +=
+        name.empty() ? " of unit " + std::to_string(fingerprint.unit) : " of unit \"" + name + "\"";
   } else if (!name.empty()) {
     text += " in \"" + name + "\"";
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The fixed-size record that says which collective a rank is in. Transports exchange it in front of
-/// the payload, so that ranks that meet in different collectives get an error that names both sides
-/// instead of an abort, mixed bits or a wait for the whole time-out.
+/// The fixed-size record that says which collective a rank is in. Transports exchange it in front
+/// of the payload, so that ranks that meet in different collectives get an error that names both
+/// sides instead of an abort, mixed bits or a wait for the whole time-out.
 #pragma once
 
 #include <array>
@@ -19,14 +19,14 @@ struct Fingerprint {
   static constexpr std::size_t kNameBytes = 72;
 
   std::uint32_t magic = kMagic;
-  std::int32_t operation = 0;    ///< comm::Operation
-  std::uint64_t sequence = 0;    ///< counts the collectives of one communicator
-  std::int32_t unit = -1;        ///< Label::unit
-  std::int32_t root = -1;        ///< of a broadcast
-  std::int64_t bytes = 0;        ///< of one rank's slice
-  std::uint64_t name_hash = 0;   ///< of the whole Label::name
-  std::int32_t rank = -1;        ///< who sent it
-  std::array<char, 12> dtype{};  ///< name of the dtype, zero padded
+  std::int32_t operation = 0;           ///< comm::Operation
+  std::uint64_t sequence = 0;           ///< counts the collectives of one communicator
+  std::int32_t unit = -1;               ///< Label::unit
+  std::int32_t root = -1;               ///< of a broadcast
+  std::int64_t bytes = 0;               ///< of one rank's slice
+  std::uint64_t name_hash = 0;          ///< of the whole Label::name
+  std::int32_t rank = -1;               ///< who sent it
+  std::array<char, 12> dtype{};         ///< name of the dtype, zero padded
   std::array<char, kNameBytes> name{};  ///< start of Label::name, zero padded
 };
 static_assert(sizeof(Fingerprint) == 128 && std::is_trivially_copyable_v<Fingerprint>);

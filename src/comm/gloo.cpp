@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/gloo.hpp"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -16,7 +13,8 @@
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
-#include "comm/first_failure.hpp"
+#include "comm/gloo_exchange.hpp"
+#include "comm/gloo_work.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/shared_file.hpp"
 #include "fsdp/base/error.hpp"
@@ -33,348 +31,30 @@ namespace fsdp::comm {
 //            in rank order by wait()
 //            broadcast: from the root to every peer
 //
-// Gloo aborts the process when a message is larger than the buffer posted for it, so a payload's tag
-// is derived from a hash of the fingerprint: the payloads of different collectives never meet. They
-// stay posted for ever, the headers tell both sides, and wait() throws. Before it does, it finishes
-// the payloads of those peers that are in the same collective, because a message that stops halfway
-// would block its connection.
+// Gloo aborts the process when a message is larger than the buffer posted for it, so a payload's
+// tag is derived from a hash of the fingerprint: the payloads of different collectives never meet.
+// They stay posted for ever, the headers tell both sides, and wait() throws. Before it does, it
+// finishes the payloads of those peers that are in the same collective, because a message that
+// stops halfway would block its connection.
 //
 // A message whose receiver has not posted yet waits at the sender, so headers and payloads cost one
 // round trip together.
 
 namespace {
 
-using detail::Clock;
 using detail::Fingerprint;
+using detail::Flight;
+using detail::GlooExchange;
+using detail::GlooWork;
 using detail::Milliseconds;
-using C10dWork = c10::intrusive_ptr<c10d::Work>;
-
-constexpr int kPayloadBit = 1 << 30;
-constexpr int kSequenceBits = 8;
-constexpr int kHashBits = 22;
-constexpr Milliseconds kPatienceForCause{300};
-constexpr Milliseconds kPatienceForDropped{2000};
-
-int header_tag(std::uint64_t sequence) {
-  return static_cast<int>(sequence & static_cast<std::uint64_t>(kPayloadBit - 1));
-}
-
-/// The low bits of the sequence number keep collectives in flight apart, the hash those that ranks
-/// run by mistake.
-int payload_tag(const Fingerprint& fingerprint) {
-  const std::uint64_t sequence = fingerprint.sequence & ((1U << kSequenceBits) - 1);
-  const std::uint64_t hash = detail::hash(fingerprint) & ((1U << kHashBits) - 1);
-  return kPayloadBit | static_cast<int>((sequence << kHashBits) | hash);
-}
-
-at::Tensor view_bytes(const void* data, std::size_t bytes) {
-  return at::from_blob(const_cast<void*>(data), {static_cast<std::int64_t>(bytes)},
-                       at::TensorOptions(at::kByte));
-}
 
 bool is_loopback(const std::string& host) {
   return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1";
 }
 
-/// What a collective in flight holds besides the caller's tensors. Recycled, so that steady state
-/// allocates nothing of size.
-struct Flight {
-  Fingerprint mine;
-  std::vector<Fingerprint> headers;  // by rank
-  std::vector<C10dWork> header_sends, header_receives;    // by rank, null for oneself
-  std::vector<C10dWork> payload_sends, payload_receives;  // by rank, null where nothing moves
-  at::Tensor staging;
-};
-
-/// Connections, recycled memory and the failure board; outlives every Work.
-class Exchange {
- public:
-  Exchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
-           Milliseconds timeout)
-      : store_(store),
-        backend_(std::move(backend)),
-        board_(std::move(store), backend_->getRank()),
-        timeout_(timeout) {}
-
-  int rank() const { return backend_->getRank(); }
-  int size() const { return backend_->getSize(); }
-  Milliseconds timeout() const { return timeout_; }
-  void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
-  detail::FailureBoard& board() { return board_; }
-  c10d::Store& store() { return *store_; }
-
-  std::unique_ptr<Flight> start(const Fingerprint& fingerprint);
-  void send(Flight& flight, int peer, const void* data, std::size_t bytes);
-  void receive(Flight& flight, int peer, void* data, std::size_t bytes);
-  void recycle(std::unique_ptr<Flight> flight);
-
-  /// Gloo has closed connections; nothing can be started any more.
-  bool is_broken() const { return broken_; }
-  void set_broken() { broken_ = true; }
-
-  std::int64_t reserve_staging(std::int64_t bytes, int in_flight);
-  at::Tensor take_staging(std::int64_t bytes);
-
- private:
-  C10dWork post_send(const void* data, std::size_t bytes, int peer, int tag);
-  C10dWork post_receive(void* data, std::size_t bytes, int peer, int tag);
-
-  c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::Backend> backend_;
-  detail::FailureBoard board_;
-  Milliseconds timeout_;
-  bool broken_ = false;
-  std::vector<std::unique_ptr<Flight>> idle_flights_;
-  std::vector<at::Tensor> idle_staging_;
-  std::vector<at::Tensor> argument_ = std::vector<at::Tensor>(1);
-};
-
-C10dWork Exchange::post_send(const void* data, std::size_t bytes, int peer, int tag) {
-  argument_[0] = view_bytes(data, bytes);
-  return backend_->send(argument_, peer, tag);
-}
-
-C10dWork Exchange::post_receive(void* data, std::size_t bytes, int peer, int tag) {
-  argument_[0] = view_bytes(data, bytes);
-  return backend_->recv(argument_, peer, tag);
-}
-
-std::unique_ptr<Flight> Exchange::start(const Fingerprint& fingerprint) {
-  std::unique_ptr<Flight> flight;
-  if (idle_flights_.empty()) {
-    flight = std::make_unique<Flight>();
-    const auto ranks = static_cast<std::size_t>(size());
-    flight->headers.resize(ranks);
-    for (auto* works : {&flight->header_sends, &flight->header_receives, &flight->payload_sends,
-                        &flight->payload_receives}) {
-      works->resize(ranks);
-    }
-  } else {
-    flight = std::move(idle_flights_.back());
-    idle_flights_.pop_back();
-  }
-  flight->mine = fingerprint;
-  const int tag = header_tag(fingerprint.sequence);
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) {
-      const auto p = static_cast<std::size_t>(peer);
-      flight->header_receives[p] =
-          post_receive(&flight->headers[p], sizeof(Fingerprint), peer, tag);
-      flight->header_sends[p] = post_send(&flight->mine, sizeof(Fingerprint), peer, tag);
-    }
-  }
-  return flight;
-}
-
-void Exchange::send(Flight& flight, int peer, const void* data, std::size_t bytes) {
-  if (bytes != 0) {
-    flight.payload_sends[static_cast<std::size_t>(peer)] =
-        post_send(data, bytes, peer, payload_tag(flight.mine));
-  }
-}
-
-void Exchange::receive(Flight& flight, int peer, void* data, std::size_t bytes) {
-  if (bytes != 0) {
-    flight.payload_receives[static_cast<std::size_t>(peer)] =
-        post_receive(data, bytes, peer, payload_tag(flight.mine));
-  }
-}
-
-void Exchange::recycle(std::unique_ptr<Flight> flight) {
-  for (auto* works : {&flight->header_sends, &flight->header_receives, &flight->payload_sends,
-                      &flight->payload_receives}) {
-    std::fill(works->begin(), works->end(), C10dWork());
-  }
-  if (flight->staging.defined()) {
-    idle_staging_.push_back(std::move(flight->staging));
-    flight->staging = at::Tensor();
-  }
-  idle_flights_.push_back(std::move(flight));
-}
-
-std::int64_t Exchange::reserve_staging(std::int64_t bytes, int in_flight) {
-  std::sort(idle_staging_.begin(), idle_staging_.end(),
-            [](const at::Tensor& a, const at::Tensor& b) { return a.numel() > b.numel(); });
-  for (int i = 0; i < in_flight && bytes > 0; ++i) {
-    const auto index = static_cast<std::size_t>(i);
-    if (index == idle_staging_.size()) {
-      idle_staging_.emplace_back();
-    }
-    if (!idle_staging_[index].defined() || idle_staging_[index].numel() < bytes) {
-      idle_staging_[index] = at::Tensor();
-      idle_staging_[index] = at::empty({bytes}, at::TensorOptions(at::kByte));
-    }
-  }
-  std::int64_t total = 0;
-  for (const at::Tensor& staging : idle_staging_) {
-    total += staging.numel();
-  }
-  return total;
-}
-
-at::Tensor Exchange::take_staging(std::int64_t bytes) {
-  auto best = idle_staging_.end();
-  for (auto it = idle_staging_.begin(); it != idle_staging_.end(); ++it) {
-    if (it->numel() >= bytes && (best == idle_staging_.end() || it->numel() < best->numel())) {
-      best = it;
-    }
-  }
-  if (best == idle_staging_.end()) {
-    // Too small buffers make room for one that fits.
-    if (!idle_staging_.empty()) {
-      idle_staging_.pop_back();
-    }
-    return at::empty({bytes}, at::TensorOptions(at::kByte));
-  }
-  at::Tensor staging = std::move(*best);
-  idle_staging_.erase(best);
-  return staging;
-}
-
-/// A collective in flight: first the headers, then the payloads.
-class GlooWork : public Work {
- public:
-  GlooWork(std::shared_ptr<Exchange> exchange, std::unique_ptr<Flight> flight, at::Tensor dst,
-           at::Tensor src)
-      : exchange_(std::move(exchange)),
-        flight_(std::move(flight)),
-        dst_(std::move(dst)),
-        src_(std::move(src)) {}
-
-  ~GlooWork() override {
-    if (flight_ && !exchange_->is_broken()) {
-      drop();
-    }
-  }
-
-  void wait() override {
-    FSDP_ASSERT(flight_ != nullptr, "a collective was waited for twice");
-    const detail::DispatchGuard guard;
-    deadline_ = Clock::now() + exchange_->timeout();
-    std::unique_ptr<Flight> flight = std::move(flight_);
-    complete(*flight);
-    finish(*flight);
-    exchange_->recycle(std::move(flight));
-  }
-
- protected:
-  /// Runs once all payloads are there.
-  virtual void finish(const Flight&) {}
-
-  const at::Tensor& dst() const { return dst_; }
-  const at::Tensor& src() const { return src_; }
-  std::size_t ranks() const { return static_cast<std::size_t>(exchange_->size()); }
-
- private:
-  void complete(Flight& flight);
-  void drop() noexcept;
-  void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
-  [[noreturn]] void report(Flight& flight, std::size_t peer, const char* what,
-                           const std::string& cause);
-
-  std::shared_ptr<Exchange> exchange_;
-  std::unique_ptr<Flight> flight_;
-  at::Tensor dst_;
-  at::Tensor src_;
-  Clock::time_point deadline_;
-  bool dropped_ = false;
-};
-
-void GlooWork::complete(Flight& flight) {
-  for (std::size_t peer = 0; peer < ranks(); ++peer) {
-    await(flight, flight.header_receives, peer, "rank ");
-  }
-  flight.headers[static_cast<std::size_t>(flight.mine.rank)] = flight.mine;
-  const auto is_stranger = [&](const Fingerprint& header) {
-    return !detail::same_collective(flight.mine, header);
-  };
-  for (std::size_t peer = 0; peer < ranks(); ++peer) {
-    await(flight, flight.header_sends, peer, "its header to reach rank ");
-    if (!is_stranger(flight.headers[peer])) {
-      await(flight, flight.payload_receives, peer, "the data of rank ");
-      await(flight, flight.payload_sends, peer, "its data to reach rank ");
-    }
-  }
-  if (std::any_of(flight.headers.begin(), flight.headers.end(), is_stranger)) {
-    // Every rank holds all headers, so all name the same two sides.
-    const Fingerprint& left = flight.headers[0];
-    const auto right =
-        std::find_if(flight.headers.begin(), flight.headers.end(), [&](const Fingerprint& header) {
-          return !detail::same_collective(left, header);
-        });
-    fail(ErrorCode::kMismatch, detail::describe_mismatch(left, *right));
-  }
-}
-
-void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer,
-                     const char* what) {
-  if (!works[peer]) {
-    return;
-  }
-  try {
-    if (works[peer]->wait(detail::remaining(deadline_))) {
-      return;
-    }
-  } catch (const std::exception& error) {
-    report(flight, peer, what, error.what());
-  }
-  report(flight, peer, what, "the transfer was aborted");
-}
-
-void GlooWork::report(Flight& flight, std::size_t peer, const char* what,
-                      const std::string& cause) {
-  const bool timed_out = Clock::now() + Milliseconds(2) >= deadline_;
-  const bool is_first = !exchange_->is_broken();
-  exchange_->set_broken();
-  std::string text = detail::describe(flight.mine) + " on rank " +
-                     std::to_string(flight.mine.rank);
-  if (timed_out) {
-    std::string missing = std::to_string(peer);
-    for (std::size_t other = peer + 1; other < ranks(); ++other) {
-      try {
-        if (!flight.header_receives[other] || flight.header_receives[other]->wait(Milliseconds(1))) {
-          continue;
-        }
-      } catch (const std::exception&) {
-      }
-      missing += ", " + std::to_string(other);
-    }
-    text += " waited " + detail::to_text(exchange_->timeout()) + " for " + what +
-            std::to_string(peer) + "; missing: " + missing +
-            ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
-  } else {
-    text += " lost rank " + std::to_string(peer) + " while it waited for " + what +
-            std::to_string(peer) + " (" + cause.substr(0, cause.find('\n')) + ")";
-  }
-  if (dropped_) {
-    text += "; this rank had dropped the collective without waiting for it";
-  }
-  // A closed connection has a cause elsewhere; whoever knows it gets a moment to publish it.
-  detail::FailureBoard& board = exchange_->board();
-  std::string first = timed_out || !is_first ? "" : board.read(kPatienceForCause);
-  if (first.empty()) {
-    first = board.publish(text);
-  }
-  if (!first.empty() && first.rfind("rank " + std::to_string(flight.mine.rank) + ":", 0) != 0) {
-    text += "; first failure: " + first;
-  }
-  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
-}
-
-void GlooWork::drop() noexcept {
-  // The peers are about to move data to and from buffers that the caller is about to free.
-  dropped_ = true;
-  try {
-    deadline_ = Clock::now() + std::min(exchange_->timeout(), kPatienceForDropped);
-    complete(*flight_);
-    exchange_->recycle(std::move(flight_));
-  } catch (...) {
-  }
-}
-
 class ReduceScatterWork : public GlooWork {
  public:
-  ReduceScatterWork(std::shared_ptr<Exchange> exchange, std::unique_ptr<Flight> flight,
+  ReduceScatterWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight,
                     at::Tensor dst, at::Tensor src, Reduction reduction)
       : GlooWork(std::move(exchange), std::move(flight), std::move(dst), std::move(src)),
         reduction_(reduction) {}
@@ -389,10 +69,9 @@ class ReduceScatterWork : public GlooWork {
     std::vector<const void*> slices(ranks());
     std::size_t staged = 0;
     for (std::size_t r = 0; r < ranks(); ++r) {
-      slices[r] = r == rank
-                      ? static_cast<const std::byte*>(src().const_data_ptr()) + rank * bytes
-                      : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
-                            staged++ * bytes;
+      slices[r] = r == rank ? static_cast<const std::byte*>(src().const_data_ptr()) + rank * bytes
+                            : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
+                                  staged++ * bytes;
     }
     detail::reduce_slices(dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(),
                           reduction_);
@@ -403,7 +82,15 @@ class ReduceScatterWork : public GlooWork {
 
 class GlooCommunicator : public Communicator {
  public:
-  explicit GlooCommunicator(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
+  explicit GlooCommunicator(std::shared_ptr<GlooExchange> exchange)
+      : exchange_(std::move(exchange)) {}
+
+  ~GlooCommunicator() override {
+    // The peers will only see a closed connection.
+    if (std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
+      exchange_->board().publish("an exception ended it; its own output says which");
+    }
+  }
 
   int rank() const override { return exchange_->rank(); }
   int size() const override { return exchange_->size(); }
@@ -434,7 +121,7 @@ class GlooCommunicator : public Communicator {
   template <class Post>
   std::unique_ptr<Flight> start(const detail::Description& description, Post post);
 
-  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<GlooExchange> exchange_;
   std::uint64_t sequence_ = 0;
 };
 
@@ -447,15 +134,14 @@ std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& descr
       std::unique_ptr<Flight> flight = exchange_->start(fingerprint);
       post(*flight);
       return flight;
-    } catch (const std::exception& error) {
+    } catch (const Error& error) {
       exchange_->set_broken();
-      const std::string text = error.what();
-      cause = "a connection is closed (" + text.substr(0, text.find('\n')) + ")";
+      cause = error.text();
     }
   }
   const std::string text =
       detail::describe(fingerprint) + " on rank " + std::to_string(rank()) + ": " + cause;
-  std::string first = exchange_->board().read(kPatienceForCause);
+  std::string first = exchange_->board().read(detail::kPatienceForCause);
   if (first.empty()) {
     first = exchange_->board().publish(text);
   }
@@ -511,8 +197,7 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tenso
                                              std::move(src), reduction);
 }
 
-std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root,
-                                                  const Label& label) {
+std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {
   const detail::DispatchGuard guard;
   const detail::Description description = detail::check_broadcast(buffer, root, size(), label);
   auto flight = start(description, [&](Flight& posted) {
@@ -561,7 +246,8 @@ std::shared_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::St
                                                      const GlooOptions& options) {
   const detail::DispatchGuard guard;
   auto backend = connect_gloo(store, options);
-  auto exchange = std::make_shared<Exchange>(std::move(store), std::move(backend), options.timeout);
+  auto exchange =
+      std::make_shared<GlooExchange>(std::move(store), std::move(backend), options.timeout);
   auto communicator = std::make_shared<GlooCommunicator>(std::move(exchange));
   // The store's host may end at once; until all are connected, the others still read addresses.
   communicator->agree({.name = "init"})->wait();

@@ -84,8 +84,7 @@ void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
     case at::kFloat:
     case at::kDouble:
     case at::kBFloat16:
-    case at::kHalf:
-      return;
+    case at::kHalf: return;
     case at::kInt:
     case at::kLong:
       FSDP_CHECK(std::trunc(reduction.divisor) == reduction.divisor, ErrorCode::kInvalidArgument,

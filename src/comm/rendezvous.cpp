@@ -70,7 +70,8 @@ void claim_ranks(c10d::Store& store, const base::RankEnvironment& environment,
       }
       fail(ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
            " is waiting for rank ", missing, " at ", endpoint, " after ", to_text(timeout),
-           ": was it started with the same MASTER_ADDR and MASTER_PORT? FSDP_TIMEOUT sets the limit");
+           ": was it started with the same MASTER_ADDR and MASTER_PORT? FSDP_TIMEOUT sets the "
+           "limit");
     }
     std::this_thread::sleep_for(kPollInterval);
   }
@@ -100,8 +101,8 @@ c10::intrusive_ptr<c10d::Store> join_store(const base::RankEnvironment& environm
     const std::string text = error.what();
     const bool timed_out = Clock::now() - start >= timeout;
     fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kIo, "rank ", environment.rank, " of ",
-         environment.size, options.isServer ? " cannot serve " : " cannot reach rank 0 at ", endpoint,
-         " (MASTER_ADDR, MASTER_PORT): ", text.substr(0, text.find('\n')));
+         environment.size, options.isServer ? " cannot serve " : " cannot reach rank 0 at ",
+         endpoint, " (MASTER_ADDR, MASTER_PORT): ", text.substr(0, text.find('\n')));
   }
   if (agent_serves) {
     const std::string attempt = get_variable("TORCHELASTIC_RESTART_COUNT");

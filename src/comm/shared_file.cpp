@@ -114,9 +114,10 @@ at::Tensor map_shared_file(Communicator& communicator, std::int64_t bytes, const
   if (std::any_of(all.begin(), all.end(), [](std::int64_t value) { return value < 0; })) {
     return {};
   }
-  FSDP_CHECK(std::all_of(all.begin(), all.end(), [&](std::int64_t value) { return value == bytes; }),
-             ErrorCode::kMismatch, "ranks ask for shared memory of different sizes, rank ",
-             communicator.rank(), " for ", bytes, " bytes");
+  FSDP_CHECK(
+      std::all_of(all.begin(), all.end(), [&](std::int64_t value) { return value == bytes; }),
+      ErrorCode::kMismatch, "ranks ask for shared memory of different sizes, rank ",
+      communicator.rank(), " for ", bytes, " bytes");
   void* data = memory.get();
   return at::from_blob(data, {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte));
 }

@@ -26,15 +26,16 @@ namespace fsdp::comm {
 // NOTE [life of an exchange]
 // One collective of a thread group is an Exchange, found by its sequence number:
 //
-//   post   each rank writes its fingerprint and its source pointer; a rank whose fingerprint differs
+//   post   each rank writes its fingerprint and its source pointer; a rank whose fingerprint
+//   differs
 //          from an earlier one records the mismatch, so that everybody ends with the same text
 //   read   entered once all have posted: ranks read each other's sources without the lock
 //   done   a rank has read all it needs; its own source stays in use until every rank is done
 //   left   the rank's Work is gone; the last one to leave removes the exchange
 //
 // A Work that is destroyed before wait() withdraws its source: nobody may start to read, and those
-// already reading are waited for. The survivors wait a moment for the reason, because a Work dropped
-// while an exception unwinds is followed by publish_failure.
+// already reading are waited for. The survivors wait a moment for the reason, because a Work
+// dropped while an exception unwinds is followed by publish_failure.
 
 namespace {
 constexpr detail::Milliseconds kWaitForReason{1000};
@@ -44,10 +45,7 @@ class ThreadGroup {
  public:
   struct Exchange {
     explicit Exchange(int size)
-        : fingerprints(count(size)),
-          sources(count(size)),
-          posted(count(size)),
-          done(count(size)) {}
+        : fingerprints(count(size)), sources(count(size)), posted(count(size)), done(count(size)) {}
     static std::size_t count(int size) { return static_cast<std::size_t>(size); }
 
     std::vector<detail::Fingerprint> fingerprints;
@@ -235,7 +233,8 @@ class ThreadsWork : public Work {
         fingerprint_(fingerprint),
         dst_(std::move(dst)),
         src_(std::move(src)),
-        exchange_(group_->post(fingerprint_, src_.defined() ? src_.const_data_ptr() : nullptr, -1)) {}
+        exchange_(
+            group_->post(fingerprint_, src_.defined() ? src_.const_data_ptr() : nullptr, -1)) {}
 
   ~ThreadsWork() override { group_->leave(*exchange_, fingerprint_, complete_); }
 
@@ -354,8 +353,7 @@ class ThreadsCommunicator : public Communicator {
 
   std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
-    const auto fingerprint =
-        next(detail::check_reduce_scatter(dst, src, size(), reduction, label));
+    const auto fingerprint = next(detail::check_reduce_scatter(dst, src, size(), reduction, label));
     return std::make_unique<ReduceScatterWork>(group_, fingerprint, std::move(dst), std::move(src),
                                                reduction);
   }

@@ -28,10 +28,10 @@ int World::size() const { return communicator_->size(); }
 void World::barrier() const { communicator_->agree({.name = "barrier"})->wait(); }
 
 World init(const InitOptions& options) {
-  FSDP_CHECK(options.transport == "auto" || options.transport == "gloo" ||
-                 options.transport == "c10d",
-             ErrorCode::kInvalidArgument, "transport is '", options.transport,
-             "', must be auto, gloo or c10d");
+  FSDP_CHECK(
+      options.transport == "auto" || options.transport == "gloo" || options.transport == "c10d",
+      ErrorCode::kInvalidArgument, "transport is '", options.transport,
+      "', must be auto, gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
   const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
   std::shared_ptr<comm::Communicator> communicator;

@@ -145,7 +145,8 @@ Split split(const Corpus& corpus, std::int64_t sequence, double fraction) {
   FSDP_CHECK(tokens / 2 >= sequence + 1, ErrorCode::kInvalidArgument, "'", corpus.path(), "' has ",
              tokens, " tokens; training and validation take at least ", 2 * (sequence + 1),
              " at a sequence of ", sequence);
-  const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * fraction));
+  const auto wanted =
+      static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * fraction));
   const std::int64_t validation = std::clamp(wanted, sequence + 1, tokens - (sequence + 1));
   return {.train = {0, tokens - validation}, .validation = {tokens - validation, tokens}};
 }

@@ -17,7 +17,7 @@ MappedFile::MappedFile(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   FSDP_CHECK(file >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
              "' cannot be opened: ", std::strerror(errno));
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(file);
     fail(ErrorCode::kIo, "'", path, "' is not a regular file");
@@ -27,8 +27,8 @@ MappedFile::MappedFile(const std::string& path) {
     void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
     const int reason = errno;
     ::close(file);
-    FSDP_CHECK(mapped != MAP_FAILED, ErrorCode::kIo, "'", path, "' cannot be mapped: ",
-               std::strerror(reason));
+    FSDP_CHECK(mapped != MAP_FAILED, ErrorCode::kIo, "'", path,
+               "' cannot be mapped: ", std::strerror(reason));
     data_ = static_cast<const unsigned char*>(mapped);
   } else {
     ::close(file);

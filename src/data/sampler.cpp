@@ -25,9 +25,9 @@ constexpr std::uint64_t feistel(std::uint64_t x, std::uint64_t key, int half_bit
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   std::uint64_t left = x >> half_bits, right = x & mask;
   for (int round = 0; round < kRounds; ++round) {
-    const std::uint64_t next = left ^ (mix(key + mix(right + (std::uint64_t{1} << 40) *
-                                                                 static_cast<unsigned>(round))) &
-                                       mask);
+    const std::uint64_t next =
+        left ^
+        (mix(key + mix(right + (std::uint64_t{1} << 40) * static_cast<unsigned>(round))) & mask);
     left = right;
     right = next;
   }

@@ -33,8 +33,7 @@ class AliasedStore : public WeightStore {
       bytes += align_up(unit.padded_bytes());
     }
     memory_ = communicator_.shared_memory(bytes, {.name = "shared weights"});
-    FSDP_CHECK(memory_.defined(),
-               ErrorCode::kUnsupported,
+    FSDP_CHECK(memory_.defined(), ErrorCode::kUnsupported,
                "[fully_shard] Store::kAliased needs memory that all ranks share; transport \"",
                communicator_.transport(),
                "\" has none here (are all ranks on one host?). Use Store::kSlots");
@@ -42,8 +41,7 @@ class AliasedStore : public WeightStore {
     for (Unit& unit : units) {
       addresses_.push_back(next);
       unit.flat_shard = at::from_blob(next + unit.shard_bytes() * communicator_.rank(),
-                                      {unit.layout->shard_numel()},
-                                      unit.dtype);
+                                      {unit.layout->shard_numel()}, unit.dtype);
       shard_bytes_ += unit.shard_bytes();
       next += align_up(unit.padded_bytes());
     }

@@ -88,9 +88,7 @@ class AutogradEngine : public torch::autograd::Engine {
 
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
                                          const torch::autograd::variable_list& inputs,
-                                         bool keep_graph,
-                                         bool create_graph,
-                                         bool accumulate_grad,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     const auto run = [&] {
       return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
@@ -153,9 +151,7 @@ int current_graph_task() { return torch::autograd::get_current_graph_task_id(); 
 
 void join_backward(std::weak_ptr<Engine> engine) { BackwardScope::join(std::move(engine)); }
 
-void install_gradient_hooks(std::weak_ptr<Engine> engine,
-                            int unit,
-                            int parameter,
+void install_gradient_hooks(std::weak_ptr<Engine> engine, int unit, int parameter,
                             const at::Tensor& tensor) {
   // Takes the placeholder out of the tensor's grad before autograd accumulates into it. By
   // register_hook, as users do: it keeps a list, where the lower-level hooks replace each other. A

@@ -5,9 +5,9 @@
 /// Autograd's own callbacks (Engine::queue_callback) belong to the graph task that queues them:
 /// with a backward inside a backward (activation checkpointing) that is the inner one, and an
 /// exception skips them without a word. So the process's autograd engine is replaced, by the
-/// extension point that the Python binding uses, with one that hands everything on to it and differs
-/// in this alone: around an outermost execute() it keeps a BackwardScope, and tells every sharding
-/// engine that joined it how it ended.
+/// extension point that the Python binding uses, with one that hands everything on to it and
+/// differs in this alone: around an outermost execute() it keeps a BackwardScope, and tells every
+/// sharding engine that joined it how it ended.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,9 +29,7 @@ int current_graph_task();
 void join_backward(std::weak_ptr<Engine> engine);
 
 /// Installs on a module's tensor what hands its gradients to the engine.
-void install_gradient_hooks(std::weak_ptr<Engine> engine,
-                            int unit,
-                            int parameter,
+void install_gradient_hooks(std::weak_ptr<Engine> engine, int unit, int parameter,
                             const at::Tensor& tensor);
 /// Takes them off again.
 void remove_gradient_hooks(const at::Tensor& tensor);

@@ -20,9 +20,7 @@ using schedule::Pass;
 
 // --- touches ---------------------------------------------------------------------------------
 
-void Engine::touch(std::span<const int> units,
-                   std::span<const Hit> hits,
-                   const char* op,
+void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
                    std::uint64_t signature) {
   std::lock_guard lock(mutex_);
   const bool records_graph = c10::GradMode::is_enabled();
@@ -31,23 +29,15 @@ void Engine::touch(std::span<const int> units,
   recover_from_dead_backward();
   for (const Hit& hit : hits) {
     FSDP_CHECK(
-        !hit.is_write || (full_depth_ > 0 && full_writeback_),
-        ErrorCode::kInvalidArgument,
-        "[touch] ",
-        op,
-        " writes ",
-        describe(hit),
+        !hit.is_write || (full_depth_ > 0 && full_writeback_), ErrorCode::kInvalidArgument,
+        "[touch] ", op, " writes ", describe(hit),
         ", which is a gathered copy that is about to be freed: change the shards that "
         "sharded.parameters() returns, or edit inside full_parameters(/*writeback=*/true) on "
         "all ranks");
     at(hit.unit).parameters[static_cast<std::size_t>(hit.parameter)].was_touched = true;
   }
   FSDP_CHECK(!at::autocast::is_autocast_enabled(at(units.front()).device.type()),
-             ErrorCode::kUnsupported,
-             "[touch] ",
-             op,
-             " takes ",
-             describe(hits.front()),
+             ErrorCode::kUnsupported, "[touch] ", op, " takes ", describe(hits.front()),
              " under autocast, whose cache keeps a cast copy of every weight alive after its unit "
              "was freed: the memory promise would not hold. Switch autocast off around the model");
   const bool in_backward = current_graph_task() >= 0 || is_backward_open_;
@@ -75,15 +65,8 @@ void Engine::touch(std::span<const int> units,
     for (int unit : units) {
       names += (names.empty() ? "\"" : ", \"") + at(unit).name + "\"";
     }
-    fail(error.code(),
-         "[touch] ",
-         op,
-         " takes weights of the units ",
-         names,
-         ": ",
-         error.text(),
-         ". Set Options::extra_slots to ",
-         static_cast<int>(units.size()) - 1 - options_.prefetch,
+    fail(error.code(), "[touch] ", op, " takes weights of the units ", names, ": ", error.text(),
+         ". Set Options::extra_slots to ", static_cast<int>(units.size()) - 1 - options_.prefetch,
          " or more, or put these weights into one unit");
   }
   try {
@@ -111,9 +94,7 @@ void Engine::check_before_forward() {
     for (const Parameter& parameter : unit.parameters) {
       FSDP_CHECK(
           parameter.tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
-          ErrorCode::kInvalidArgument,
-          "[touch] parameter \"",
-          parameter.name,
+          ErrorCode::kInvalidArgument, "[touch] parameter \"", parameter.name,
           "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
           "fully_shard() takes weights out. Convert the module before sharding it");
     }
@@ -168,13 +149,9 @@ void Engine::check_versions(std::span<const int> units, Pass pass) {
     FSDP_CHECK(
         pass != Pass::kBackward || !unit.was_in_forward ||
             unit.shard_version() == unit.seen_version,
-        ErrorCode::kInvalidArgument,
-        "[touch] the shards of unit \"",
-        unit.name,
-        "\" were changed between its forward and its backward (version ",
-        unit.seen_version,
-        " then, ",
-        unit.shard_version(),
+        ErrorCode::kInvalidArgument, "[touch] the shards of unit \"", unit.name,
+        "\" were changed between its forward and its backward (version ", unit.seen_version,
+        " then, ", unit.shard_version(),
         " now): gradients would be those of other weights. Step the optimizer after backward");
     refresh(index);
     unit.was_in_forward = unit.was_in_forward || pass != Pass::kBackward;
@@ -187,10 +164,7 @@ std::string Engine::describe(const Hit& hit) const {
 }
 
 void Engine::refuse_grad_use(const Hit& hit, const char* op) {
-  fail(ErrorCode::kInvalidArgument,
-       "[touch] ",
-       op,
-       " takes the grad of the module's ",
+  fail(ErrorCode::kInvalidArgument, "[touch] ", op, " takes the grad of the module's ",
        describe(hit),
        ", but gradients live in shards: build the optimizer on sharded.parameters() and clip with "
        "fsdp::clip_grad_norm_(sharded, max_norm). An optimizer on module->parameters() would train "
@@ -235,9 +209,7 @@ void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) 
   Unit& unit = at(index);
   Parameter& parameter = unit.parameters[static_cast<std::size_t>(parameter_index)];
   FSDP_CHECK(tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
-             ErrorCode::kInvalidArgument,
-             "[backward] parameter \"",
-             parameter.name,
+             ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
              "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
              "fully_shard() takes weights out. Convert the module before sharding it");
   has_gradients_ = true;
@@ -287,15 +259,13 @@ void Engine::check_unused_parameters() {
     for (const Parameter& parameter : unit.parameters) {
       // The registry's handle and ours: no member holds this tensor.
       const bool is_held_by_registry_alone = parameter.tensor.use_count() == 2;
-      FSDP_CHECK(parameter.was_touched || !parameter.has_member ||
-                     !parameter.tensor.requires_grad() || !is_held_by_registry_alone ||
-                     !parameter.aliases.empty(),
-                 ErrorCode::kInvalidArgument,
-                 "[backward] parameter \"",
-                 parameter.name,
-                 "\" is registered but no operator took it and no member holds it: was another "
-                 "tensor assigned to the member? That does not tie weights. Use fsdp::tie(), or "
-                 "remove the registered parameter");
+      FSDP_CHECK(
+          parameter.was_touched || !parameter.has_member || !parameter.tensor.requires_grad() ||
+              !is_held_by_registry_alone || !parameter.aliases.empty(),
+          ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
+          "\" is registered but no operator took it and no member holds it: was another "
+          "tensor assigned to the member? That does not tie weights. Use fsdp::tie_weights(), or "
+          "remove the registered parameter");
     }
   }
 }
@@ -384,12 +354,9 @@ void Engine::emit(trace::EventKind kind, int unit, int slot) {
 
 void Engine::emit_bytes(trace::EventKind kind, int unit, int slot) {
   if (options_.observer) {
-    options_.observer({kind,
-                       unit,
-                       slot,
+    options_.observer({kind, unit, slot,
                        std::chrono::steady_clock::now().time_since_epoch().count(),
-                       store_->address(unit, slot),
-                       at(unit).padded_bytes()});
+                       store_->address(unit, slot), at(unit).padded_bytes()});
   }
 }
 

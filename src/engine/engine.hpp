@@ -32,9 +32,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   ~Engine() override;
 
   // TouchTarget: called by the dispatcher's fallback.
-  void touch(std::span<const int> units,
-             std::span<const Hit> hits,
-             const char* op,
+  void touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
              std::uint64_t signature) override;
   void release(std::span<const int> units) override;
   void shard_written(int unit) override;

@@ -26,10 +26,9 @@ std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
 
 /// A part of the flat shard with the touch key, so that writes to it are noticed.
 at::Tensor tagged_part(const at::Tensor& flat, std::int64_t begin, std::int64_t numel) {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW,
-                                                   c10::Storage(flat.storage()),
-                                                   flat.key_set() | c10::DispatchKeySet(kTouchKey),
-                                                   flat.dtype());
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(flat.storage()),
+      flat.key_set() | c10::DispatchKeySet(kTouchKey), flat.dtype());
   impl->set_storage_offset(flat.storage_offset() + begin);
   impl->set_sizes_contiguous({numel});
   impl->set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
@@ -64,18 +63,11 @@ Engine::Engine(Partition partition, const World& world, Options options)
 void Engine::set_up() {
   c10::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  FSDP_CHECK(options_.prefetch >= 0,
-             ErrorCode::kInvalidArgument,
-             "[fully_shard] prefetch is ",
-             options_.prefetch,
-             ", must be 0 or more");
-  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0,
-             ErrorCode::kInvalidArgument,
-             "[fully_shard] align_bytes is ",
-             options_.align_bytes,
-             " and extra_slots ",
-             options_.extra_slots,
-             ", neither may be negative");
+  FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
+             options_.prefetch, ", must be 0 or more");
+  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0, ErrorCode::kInvalidArgument,
+             "[fully_shard] align_bytes is ", options_.align_bytes, " and extra_slots ",
+             options_.extra_slots, ", neither may be negative");
   for (Unit& unit : units_) {
     std::vector<std::int64_t> numels;
     for (Parameter& parameter : unit.parameters) {
@@ -136,10 +128,10 @@ void Engine::make_views(int index) {
   Unit& unit = at(index);
   const int rank = communicator_.rank();
   // The unit's own reduce buffer serves as the place where it is whole once more.
-  at::Tensor whole = sink_->buffer_view(index,
-                                        index == root_ && units_.size() > 1
-                                            ? std::clamp(static_cast<int>(units_.size()) - 1, 1, 2)
-                                            : 0);
+  at::Tensor whole =
+      sink_->buffer_view(index, index == root_ && units_.size() > 1
+                                    ? std::clamp(static_cast<int>(units_.size()) - 1, 1, 2)
+                                    : 0);
   whole.zero_();
   const bool own_values = options_.initial_weights == InitialWeights::kCheckEqual || rank == 0;
   for (int i = 0; own_values && i < unit.layout->parameters(); ++i) {
@@ -154,11 +146,8 @@ void Engine::make_views(int index) {
   const std::int64_t shard_numel = unit.layout->shard_numel();
   unit.flat_shard.copy_(whole.narrow(0, shard_numel * rank, shard_numel));
 
-  register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(),
-                   weak_from_this(),
-                   index,
-                   /*parameter=*/0,
-                   StorageRole::kShard);
+  register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
+                   /*parameter=*/0, StorageRole::kShard);
   unit.flat_shard = tagged_part(unit.flat_shard, 0, shard_numel);
   for (int i = 0; i < unit.layout->parameters(); ++i) {
     Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
@@ -174,12 +163,11 @@ void Engine::make_views(int index) {
     parameter.storage =
         std::make_unique<FlatStorage>(bytes, unit.device, freed_message(parameter, unit.name));
     parameter.grad_guard_storage = std::make_unique<FlatStorage>(
-        bytes,
-        unit.device,
+        bytes, unit.device,
         "the grad of \"" + parameter.name + "\" lives in shards: see sharded.named_parameters()");
     register_storage(parameter.storage->key(), weak_from_this(), index, i, StorageRole::kWeight);
-    register_storage(
-        parameter.grad_guard_storage->key(), weak_from_this(), index, i, StorageRole::kGradGuard);
+    register_storage(parameter.grad_guard_storage->key(), weak_from_this(), index, i,
+                     StorageRole::kGradGuard);
     const at::Tensor like = parameter.tensor.detach();
     parameter.grad_guard =
         parameter.grad_guard_storage->tagged_view(like, parameter.sizes, parameter.strides);
@@ -225,11 +213,8 @@ void Engine::print_promise() {
   }
   has_printed_promise_ = true;
   if (options_.print_promise && world_.rank() == 0) {
-    std::fprintf(stderr,
-                 "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
-                 units_.size(),
-                 world_.size(),
-                 memory::format(promise_).c_str());
+    std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
+                 units_.size(), world_.size(), memory::format(promise_).c_str());
   }
 }
 
@@ -240,11 +225,10 @@ void Engine::begin_full(bool writeback) {
   c10::NoGradGuard no_grad;
   check_usable();
   recover_from_dead_backward();
-  FSDP_CHECK(
-      !is_backward_open_, ErrorCode::kInvalidArgument, "[full_parameters] a backward is under way");
+  FSDP_CHECK(!is_backward_open_, ErrorCode::kInvalidArgument,
+             "[full_parameters] a backward is under way");
   if (full_depth_ > 0) {
-    FSDP_CHECK(!writeback || full_writeback_,
-               ErrorCode::kInvalidArgument,
+    FSDP_CHECK(!writeback || full_writeback_, ErrorCode::kInvalidArgument,
                "[full_parameters] a scope with writeback inside one without it");
     ++full_depth_;
     return;

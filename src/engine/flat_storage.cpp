@@ -8,9 +8,7 @@
 namespace fsdp::engine {
 
 FlatStorage::FlatStorage(std::int64_t bytes, c10::Device device, std::string freed_message)
-    : storage_(c10::Storage::use_byte_size_t(),
-               c10::SymInt(bytes),
-               c10::DataPtr(nullptr, device),
+    : storage_(c10::Storage::use_byte_size_t(), c10::SymInt(bytes), c10::DataPtr(nullptr, device),
                /*allocator=*/nullptr,
                /*resizable=*/false),
       freed_message_(std::move(freed_message)) {
@@ -34,11 +32,9 @@ void FlatStorage::set_freed_message(std::string message) {
   remove();
 }
 
-at::Tensor FlatStorage::tagged_view(const at::Tensor& like,
-                                    c10::IntArrayRef sizes,
+at::Tensor FlatStorage::tagged_view(const at::Tensor& like, c10::IntArrayRef sizes,
                                     c10::IntArrayRef strides) const {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW,
-                                                   c10::Storage(storage_),
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage_),
                                                    like.key_set() | c10::DispatchKeySet(kTouchKey),
                                                    like.dtype());
   impl->set_sizes_and_strides(sizes, strides);

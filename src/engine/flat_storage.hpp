@@ -25,8 +25,7 @@ class FlatStorage {
 
   /// A tensor over this storage that carries the touch key, so that the dispatcher calls the touch
   /// fallback before every operator that takes it. `like` gives dtype, device and layout.
-  at::Tensor tagged_view(const at::Tensor& like,
-                         c10::IntArrayRef sizes,
+  at::Tensor tagged_view(const at::Tensor& like, c10::IntArrayRef sizes,
                          c10::IntArrayRef strides) const;
 
  private:

@@ -32,11 +32,8 @@ std::int64_t GradSink::buffer_bytes(const std::vector<Unit>& units, int root, in
   return largest_in_ring(units, root) * buffers + root_buffer_bytes(units, root);
 }
 
-GradSink::GradSink(comm::Communicator& communicator,
-                   memory::Ledger& ledger,
-                   std::vector<Unit>& units,
-                   int root,
-                   int buffers)
+GradSink::GradSink(comm::Communicator& communicator, memory::Ledger& ledger,
+                   std::vector<Unit>& units, int root, int buffers)
     : communicator_(communicator),
       ledger_(ledger),
       units_(units),
@@ -70,8 +67,8 @@ at::Tensor GradSink::buffer_view(int unit, int buffer) const {
   const Unit& of = units_[static_cast<std::size_t>(unit)];
   const at::Tensor& bytes = buffers_[static_cast<std::size_t>(buffer)];
   FSDP_ASSERT(bytes.numel() >= of.padded_bytes(), "reduce buffer ", buffer, " is too small");
-  return at::from_blob(
-      bytes.data_ptr(), {of.layout->padded_numel()}, at::TensorOptions(of.dtype).device(of.device));
+  return at::from_blob(bytes.data_ptr(), {of.layout->padded_numel()},
+                       at::TensorOptions(of.dtype).device(of.device));
 }
 
 void GradSink::open(int unit, int buffer) {
@@ -125,8 +122,7 @@ void GradSink::start_reduce(int unit, int buffer) {
     }
   }
   works_[static_cast<std::size_t>(unit)] = communicator_.reduce_scatter(
-      of.flat_grad_shard,
-      flat,
+      of.flat_grad_shard, flat,
       {.divisor = static_cast<double>(communicator_.size()), .accumulate = has_grad},
       {unit, of.name});
 }

@@ -21,11 +21,8 @@ namespace fsdp::engine {
 class GradSink {
  public:
   /// `buffers` in the ring; the root has one of its own when there are other units.
-  GradSink(comm::Communicator& communicator,
-           memory::Ledger& ledger,
-           std::vector<Unit>& units,
-           int root,
-           int buffers);
+  GradSink(comm::Communicator& communicator, memory::Ledger& ledger, std::vector<Unit>& units,
+           int root, int buffers);
   ~GradSink();
   GradSink(const GradSink&) = delete;
   GradSink& operator=(const GradSink&) = delete;

@@ -30,25 +30,11 @@ bool any_of(torch::nn::Module& module, std::vector<Member>& members) {
 std::vector<Member> layer_members(torch::nn::Module& module) {
   namespace nn = torch::nn;
   std::vector<Member> members;
-  if (any_of<nn::LinearImpl,
-             nn::BilinearImpl,
-             nn::EmbeddingImpl,
-             nn::EmbeddingBagImpl,
-             nn::Conv1dImpl,
-             nn::Conv2dImpl,
-             nn::Conv3dImpl,
-             nn::ConvTranspose1dImpl,
-             nn::ConvTranspose2dImpl,
-             nn::ConvTranspose3dImpl,
-             nn::LayerNormImpl,
-             nn::GroupNormImpl,
-             nn::BatchNorm1dImpl,
-             nn::BatchNorm2dImpl,
-             nn::BatchNorm3dImpl,
-             nn::InstanceNorm1dImpl,
-             nn::InstanceNorm2dImpl,
-             nn::InstanceNorm3dImpl,
-             nn::PReLUImpl>(module, members)) {
+  if (any_of<nn::LinearImpl, nn::BilinearImpl, nn::EmbeddingImpl, nn::EmbeddingBagImpl,
+             nn::Conv1dImpl, nn::Conv2dImpl, nn::Conv3dImpl, nn::ConvTranspose1dImpl,
+             nn::ConvTranspose2dImpl, nn::ConvTranspose3dImpl, nn::LayerNormImpl, nn::GroupNormImpl,
+             nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl,
+             nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl, nn::PReLUImpl>(module, members)) {
     return members;
   }
   if (auto* attention = dynamic_cast<nn::MultiheadAttentionImpl*>(&module)) {

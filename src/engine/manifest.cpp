@@ -54,16 +54,14 @@ at::Tensor gather_rows(comm::Communicator& communicator, const at::Tensor& row, 
 
 }  // namespace
 
-void agree_on_manifest(comm::Communicator& communicator,
-                       const std::vector<Unit>& units,
+void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>& units,
                        const Options& options) {
   const std::string own = write_manifest(units, options, communicator.size());
   // Sizes first: what every rank sends has the same size, whatever it says.
   const auto hash = static_cast<std::int64_t>(std::hash<std::string>{}(own));
-  const at::Tensor heads =
-      gather_rows(communicator,
-                  at::tensor({hash, static_cast<std::int64_t>(own.size())}, at::kLong),
-                  "fully_shard: manifest");
+  const at::Tensor heads = gather_rows(
+      communicator, at::tensor({hash, static_cast<std::int64_t>(own.size())}, at::kLong),
+      "fully_shard: manifest");
   if (heads.eq(heads[0]).all().item<bool>()) {
     return;
   }
@@ -81,14 +79,9 @@ void agree_on_manifest(comm::Communicator& communicator,
     const auto& first = manifests[0];
     const auto& other = manifests[static_cast<std::size_t>(rank)];
     for (std::size_t line = 0; line < std::min(first.size(), other.size()); ++line) {
-      FSDP_CHECK(first[line] == other[line],
-                 ErrorCode::kMismatch,
-                 "[fully_shard] ranks disagree before training: on rank 0 ",
-                 first[line],
-                 "; on rank ",
-                 rank,
-                 " ",
-                 other[line],
+      FSDP_CHECK(first[line] == other[line], ErrorCode::kMismatch,
+                 "[fully_shard] ranks disagree before training: on rank 0 ", first[line],
+                 "; on rank ", rank, " ", other[line],
                  ". All ranks must build the same model with the same options");
     }
   }
@@ -114,11 +107,8 @@ void check_equal_weights(comm::Communicator& communicator, const std::vector<Uni
       const auto column = static_cast<std::int64_t>(i);
       FSDP_CHECK(
           rows[rank][column].item<std::int64_t>() == rows[0][column].item<std::int64_t>(),
-          ErrorCode::kMismatch,
-          "[fully_shard] parameter \"",
-          parameters[i]->name,
-          "\" has other values on rank ",
-          rank,
+          ErrorCode::kMismatch, "[fully_shard] parameter \"", parameters[i]->name,
+          "\" has other values on rank ", rank,
           " than on rank 0: seed all ranks alike, or let InitialWeights::kBroadcast copy rank "
           "0's");
     }

@@ -14,8 +14,7 @@ namespace fsdp::engine {
 /// Compares units, names, shapes, strides, dtypes and options over all ranks.
 /// @collective all ranks
 /// @throws Error kMismatch, with the same text on all ranks, naming the first line that differs
-void agree_on_manifest(comm::Communicator& communicator,
-                       const std::vector<Unit>& units,
+void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>& units,
                        const Options& options);
 
 /// Compares the bits of all parameters over all ranks.

@@ -70,9 +70,7 @@ std::set<std::string> claim(const Tree& tree, const Units& policy) {
     }
   }
   for (const std::string& name : policy.required_names) {
-    FSDP_CHECK(claimed.contains(name),
-               ErrorCode::kNotFound,
-               "[fully_shard] no module is called \"",
+    FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound, "[fully_shard] no module is called \"",
                name,
                "\"; modules have the names that named_modules() shows, without a leading dot");
   }
@@ -98,40 +96,25 @@ void check_aliases(const Tree& tree) {
     const std::size_t held =
         c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));
     const std::size_t expected = users[storage].size();
-    FSDP_CHECK(held == expected,
-               ErrorCode::kInvalidArgument,
-               "[fully_shard] the memory of parameter \"",
-               name,
-               "\" is used by ",
-               held,
-               " tensors, of which the module has ",
-               expected,
+    FSDP_CHECK(held == expected, ErrorCode::kInvalidArgument,
+               "[fully_shard] the memory of parameter \"", name, "\" is used by ", held,
+               " tensors, of which the module has ", expected,
                ": a view, a frozen TorchScript copy or a detached alias made before sharding would "
                "keep the old weights. Make such views after fully_shard, or drop them first");
-    FSDP_CHECK(!tensor.grad().defined(),
-               ErrorCode::kInvalidArgument,
-               "[fully_shard] parameter \"",
+    FSDP_CHECK(!tensor.grad().defined(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"",
                name,
                "\" has a gradient already: shard before the first backward, or call zero_grad()");
-    FSDP_CHECK(tensor.is_leaf(),
-               ErrorCode::kInvalidArgument,
-               "[fully_shard] parameter \"",
-               name,
+    FSDP_CHECK(tensor.is_leaf(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
                "\" is the result of an operation that autograd recorded, not a leaf");
-    FSDP_CHECK(tensor.layout() == c10::kStrided,
-               ErrorCode::kUnsupported,
-               "[fully_shard] parameter \"",
-               name,
-               "\" is not a strided tensor");
+    FSDP_CHECK(tensor.layout() == c10::kStrided, ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"", name, "\" is not a strided tensor");
   }
 }
 
 void check_members(torch::nn::Module& root) {
   for (const auto& item : root.named_modules("", /*include_self=*/true)) {
     torch::nn::Module& module = *item.value();
-    FSDP_CHECK(!writes_weights_in_forward(module),
-               ErrorCode::kInvalidArgument,
-               "[fully_shard] \"",
+    FSDP_CHECK(!writes_weights_in_forward(module), ErrorCode::kInvalidArgument, "[fully_shard] \"",
                item.key(),
                "\" has max_norm: its forward writes the weights, which each rank would do on its "
                "own gathered copy. Normalise the weights after the optimizer's step instead");
@@ -149,13 +132,11 @@ void check_members(torch::nn::Module& root) {
           }
         }
         const std::string name = item.key().empty() ? member.name : item.key() + "." + member.name;
-        fail(ErrorCode::kInvalidArgument,
-             "[fully_shard] \"",
-             name,
+        fail(ErrorCode::kInvalidArgument, "[fully_shard] \"", name,
              "\" as forward uses it is not the registered parameter",
              source.empty() ? "" : ", it is \"" + source + "\"",
              ": an assignment to the member does not tie weights, the registered one would never "
-             "train. Use fsdp::tie(from, \"weight\", to, \"weight\")");
+             "train. Use fsdp::tie_weights(from, \"weight\", to, \"weight\")");
       }
     }
   }
@@ -163,8 +144,7 @@ void check_members(torch::nn::Module& root) {
 
 /// Groups the parameters by owner and dtype, in the module's order.
 Partition group(const Tree& tree, const Units& policy) {
-  FSDP_CHECK(!tree.parameters.empty(),
-             ErrorCode::kInvalidArgument,
+  FSDP_CHECK(!tree.parameters.empty(), ErrorCode::kInvalidArgument,
              "[fully_shard] the module has no parameters");
   check_aliases(tree);
   const std::set<std::string> claimed = claim(tree, policy);

@@ -22,11 +22,8 @@ Units units_matching(const std::string& pattern) {
       return std::regex_match(candidate.name, expression);
     });
   } catch (const std::regex_error& error) {
-    fail(ErrorCode::kInvalidArgument,
-         "[units_matching] \"",
-         pattern,
-         "\" is not a regular expression: ",
-         error.what());
+    fail(ErrorCode::kInvalidArgument, "[units_matching] \"", pattern,
+         "\" is not a regular expression: ", error.what());
   }
 }
 
@@ -44,8 +41,7 @@ Units units_larger_than(std::int64_t min_numel) {
 
 // --- sharding --------------------------------------------------------------------------------
 
-Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module,
-                    const World& world,
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options) {
   FSDP_CHECK(module != nullptr, ErrorCode::kInvalidArgument, "[fully_shard] the module is null");
   engine::Partition partition = engine::partition(*module, options.units);
@@ -66,35 +62,19 @@ struct RegistryAccess : torch::nn::Module {
 };
 }  // namespace
 
-void tie(torch::nn::Module& from,
-         const std::string& from_name,
-         torch::nn::Module& to,
-         const std::string& to_name) {
+void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
+                 const std::string& to_name) {
   const auto source_parameters = from.named_parameters(/*recurse=*/false);
   const at::Tensor* source = source_parameters.find(from_name);
-  FSDP_CHECK(source != nullptr,
-             ErrorCode::kNotFound,
-             "[tie] the first module has no parameter \"",
-             from_name,
-             "\"");
+  FSDP_CHECK(source != nullptr, ErrorCode::kNotFound,
+             "[tie_weights] the first module has no parameter \"", from_name, "\"");
   const auto target_parameters = to.named_parameters(/*recurse=*/false);
   const at::Tensor* target = target_parameters.find(to_name);
-  FSDP_CHECK(target != nullptr,
-             ErrorCode::kNotFound,
-             "[tie] the second module has no parameter \"",
-             to_name,
-             "\"");
-  FSDP_CHECK(source->sizes() == target->sizes(),
-             ErrorCode::kInvalidArgument,
-             "[tie] \"",
-             from_name,
-             "\" has shape ",
-             source->sizes(),
-             " and \"",
-             to_name,
-             "\" has shape ",
-             target->sizes(),
-             ", tied weights have one shape");
+  FSDP_CHECK(target != nullptr, ErrorCode::kNotFound,
+             "[tie_weights] the second module has no parameter \"", to_name, "\"");
+  FSDP_CHECK(source->sizes() == target->sizes(), ErrorCode::kInvalidArgument, "[tie_weights] \"",
+             from_name, "\" has shape ", source->sizes(), " and \"", to_name, "\" has shape ",
+             target->sizes(), ", tied weights have one shape");
   for (const engine::Member& member : engine::layer_members(to)) {
     if (member.name == to_name) {
       *member.tensor = *source;
@@ -140,9 +120,8 @@ std::vector<at::Tensor> Sharded::flat_grad_shards() const {
   std::vector<at::Tensor> shards;
   for (const engine::Unit& unit : engine_->units()) {
     const bool has_grad = std::any_of(
-        unit.parameters.begin(), unit.parameters.end(), [](const engine::Parameter& parameter) {
-          return parameter.shard.grad().defined();
-        });
+        unit.parameters.begin(), unit.parameters.end(),
+        [](const engine::Parameter& parameter) { return parameter.shard.grad().defined(); });
     shards.push_back(has_grad ? unit.flat_grad_shard : at::Tensor());
   }
   return shards;

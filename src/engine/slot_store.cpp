@@ -59,8 +59,7 @@ class SlotStore : public WeightStore {
       std::vector<at::Tensor>& views = views_.emplace_back();
       for (at::Tensor& slot : slots_) {
         const bool fits = slot.numel() >= units[i].padded_bytes();
-        views.push_back(fits ? at::from_blob(slot.data_ptr(),
-                                             {units[i].layout->padded_numel()},
+        views.push_back(fits ? at::from_blob(slot.data_ptr(), {units[i].layout->padded_numel()},
                                              at::TensorOptions(units[i].dtype).device(device))
                              : at::Tensor());
       }
@@ -69,8 +68,8 @@ class SlotStore : public WeightStore {
 
   void start(const Unit& unit, int index, int slot) override {
     const auto i = static_cast<std::size_t>(index);
-    works_[i] = communicator_.all_gather(
-        views_[i][static_cast<std::size_t>(slot)], unit.flat_shard, {index, unit.name});
+    works_[i] = communicator_.all_gather(views_[i][static_cast<std::size_t>(slot)], unit.flat_shard,
+                                         {index, unit.name});
   }
 
   void wait(int index) override {
@@ -113,8 +112,7 @@ std::int64_t slot_bytes(const std::vector<Unit>& units, const StoreConfig& confi
 }
 
 std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
-                                             memory::Ledger& ledger,
-                                             const StoreConfig& config) {
+                                             memory::Ledger& ledger, const StoreConfig& config) {
   return std::make_unique<SlotStore>(communicator, ledger, config);
 }
 

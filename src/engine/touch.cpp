@@ -110,9 +110,8 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
   auto [entry, is_new] = cache.try_emplace(&schema);
   if (is_new) {
     OperatorInfo& info = entry->second;
-    info.is_metadata =
-        std::find(kMetadataOperators.begin(), kMetadataOperators.end(), schema.name()) !=
-        kMetadataOperators.end();
+    info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
+                                 schema.name()) != kMetadataOperators.end();
     const auto& arguments = schema.arguments();
     for (std::size_t i = 0; i < std::min<std::size_t>(arguments.size(), 64); ++i) {
       const c10::AliasInfo* alias = arguments[i].alias_info();
@@ -132,10 +131,7 @@ struct TargetHits {
 };
 using AllHits = c10::SmallVector<TargetHits, 1>;
 
-void collect(const at::Tensor& tensor,
-             bool is_write,
-             const char* op,
-             std::uint64_t& signature,
+void collect(const at::Tensor& tensor, bool is_write, const char* op, std::uint64_t& signature,
              AllHits& all) {
   if (!tensor.defined() || !tensor.key_set().has(kTouchKey) || !tensor.has_storage()) {
     return;
@@ -160,8 +156,8 @@ void collect(const at::Tensor& tensor,
     return;
   }
   signature = signature * 1099511628211u ^ reinterpret_cast<std::uintptr_t>(storage);
-  auto found = std::find_if(
-      all.begin(), all.end(), [&](const TargetHits& other) { return other.target == target; });
+  auto found = std::find_if(all.begin(), all.end(),
+                            [&](const TargetHits& other) { return other.target == target; });
   if (found == all.end()) {
     all.push_back({std::move(target), {}, {}});
     found = all.end() - 1;
@@ -173,10 +169,7 @@ void collect(const at::Tensor& tensor,
   }
 }
 
-void collect(const c10::IValue& value,
-             bool is_write,
-             const char* op,
-             std::uint64_t& signature,
+void collect(const c10::IValue& value, bool is_write, const char* op, std::uint64_t& signature,
              AllHits& all) {
   if (value.isTensor()) {
     collect(value.toTensor(), is_write, op, signature, all);
@@ -238,19 +231,16 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
 void ensure_fallback() {
   static torch::Library* library = [] {
     // Never destroyed: weights may outlive every static object.
-    auto* made = new torch::Library(
-        torch::Library::IMPL, "_", c10::make_optional(kTouchKey), __FILE__, __LINE__);
+    auto* made = new torch::Library(torch::Library::IMPL, "_", c10::make_optional(kTouchKey),
+                                    __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
     return made;
   }();
   (void)library;
 }
 
-void register_storage(const c10::StorageImpl* storage,
-                      std::weak_ptr<TouchTarget> target,
-                      int unit,
-                      int parameter,
-                      StorageRole role) {
+void register_storage(const c10::StorageImpl* storage, std::weak_ptr<TouchTarget> target, int unit,
+                      int parameter, StorageRole role) {
   Registry::instance().add(storage, {std::move(target), unit, parameter, role});
 }
 

@@ -44,9 +44,7 @@ class TouchTarget {
  public:
   virtual ~TouchTarget() = default;
   /// Makes the units of `hits` whole and pins them. `units` is ascending, without duplicates.
-  virtual void touch(std::span<const int> units,
-                     std::span<const Hit> hits,
-                     const char* op,
+  virtual void touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
                      std::uint64_t signature) = 0;
   /// Unpins. Called also when the operator threw.
   virtual void release(std::span<const int> units) = 0;
@@ -60,11 +58,8 @@ class TouchTarget {
 /// Registers the fallback, once per process.
 void ensure_fallback();
 
-void register_storage(const c10::StorageImpl* storage,
-                      std::weak_ptr<TouchTarget> target,
-                      int unit,
-                      int parameter,
-                      StorageRole role);
+void register_storage(const c10::StorageImpl* storage, std::weak_ptr<TouchTarget> target, int unit,
+                      int parameter, StorageRole role);
 void unregister_storage(const c10::StorageImpl* storage);
 /// Whether a storage belongs to a sharded parameter of `target`.
 bool is_registered(const c10::StorageImpl* storage, const TouchTarget* target);

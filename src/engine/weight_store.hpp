@@ -40,8 +40,7 @@ struct StoreConfig {
 
 /// A ring of buffers filled by all-gathers that land in place.
 std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
-                                             memory::Ledger& ledger,
-                                             const StoreConfig& config);
+                                             memory::Ledger& ledger, const StoreConfig& config);
 
 /// One memory that all ranks share: each rank's shard is its slice of it, and a gather is
 /// agreement.

@@ -2,29 +2,17 @@
 #include "fsdp/format/safetensors.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <cstdio>
 #include <numeric>
-#include <optional>
 #include <set>
-#include <tuple>
 
+#include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::format {
-namespace {
 
-using nlohmann::ordered_json;
+namespace detail {
 
-constexpr std::int64_t kLengthBytes = 8;
-/// The limit of the reference implementation (safetensors, MAX_HEADER_SIZE).
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr const char* kMetadataKey = "__metadata__";
-
-/// Elements times bytes; nothing when the product leaves int64.
 std::optional<std::int64_t> byte_count(const std::vector<std::int64_t>& shape,
                                        std::int64_t itemsize) {
   std::int64_t bytes = itemsize;
@@ -44,6 +32,16 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+}  // namespace detail
+
+namespace {
+
+using detail::byte_count;
+using detail::shape_text;
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr const char* kMetadataKey = "__metadata__";
+
 std::string length_prefix(std::uint64_t length) {
   std::string prefix(kLengthBytes, '\0');
   for (std::size_t i = 0; i < prefix.size(); ++i) {
@@ -52,119 +50,54 @@ std::string length_prefix(std::uint64_t length) {
   return prefix;
 }
 
-std::int64_t as_integer(const ordered_json& value, const std::string& path,
-                        const std::string& what) {
-  const bool fits =
-      value.is_number_integer() &&
-      (!value.is_number_unsigned() ||
-       value.get<std::uint64_t>() <=
-           static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) &&
-      value.get<std::int64_t>() >= 0;
-  FSDP_CHECK(fits, ErrorCode::kCorrupt, "'", path, "': ", what, " is ", value.dump(),
-             ", expected an integer that is not negative");
-  return value.get<std::int64_t>();
-}
-
-StoredTensor parse_tensor(const std::string& path, const std::string& name,
-                          const ordered_json& value, std::int64_t data_begin) {
-  const std::string where = "tensor '" + name + "'";
-  FSDP_CHECK(value.is_object() && value.contains("dtype") && value.contains("shape") &&
-                 value.contains("data_offsets") && value["dtype"].is_string() &&
-                 value["shape"].is_array() && value["data_offsets"].is_array() &&
-                 value["data_offsets"].size() == 2,
-             ErrorCode::kCorrupt, "'", path, "': ", where,
-             " is not described by dtype, shape and two data_offsets");
-  StoredTensor tensor;
-  tensor.entry.name = name;
-  tensor.entry.dtype = value["dtype"].get<std::string>();
-  const std::int64_t itemsize = element_bytes(tensor.entry.dtype);
-  FSDP_CHECK(itemsize > 0, ErrorCode::kUnsupported, "'", path, "': ", where,
-             " has the unknown dtype '", tensor.entry.dtype, "'");
-  for (const auto& size : value["shape"]) {
-    tensor.entry.shape.push_back(as_integer(size, path, where + ": a size"));
-  }
-  const std::int64_t begin = as_integer(value["data_offsets"][0], path, where + ": its begin");
-  const std::int64_t end = as_integer(value["data_offsets"][1], path, where + ": its end");
-  const auto bytes = byte_count(tensor.entry.shape, itemsize);
-  FSDP_CHECK(bytes.has_value() && end >= begin && *bytes == end - begin, ErrorCode::kCorrupt, "'",
-             path, "': ", where, " of ", tensor.entry.dtype, " ", shape_text(tensor.entry.shape),
-             bytes ? " takes " + std::to_string(*bytes) + " bytes" : " overflows",
-             ", but its data_offsets are ", begin, " to ", end);
-  FSDP_CHECK(begin <= std::numeric_limits<std::int64_t>::max() - data_begin - *bytes,
-             ErrorCode::kCorrupt, "'", path, "': ", where, " begins at ", begin,
-             ", beyond any file");
-  tensor.offset = data_begin + begin;
-  tensor.bytes = *bytes;
-  return tensor;
-}
-
-/// nlohmann keeps one of two equal keys without a word; this notices them.
-ordered_json parse_json(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> open_objects;
-  std::string duplicate;
-  const auto watch = [&](int, ordered_json::parse_event_t event, ordered_json& parsed) {
-    if (event == ordered_json::parse_event_t::object_start) {
-      open_objects.emplace_back();
-    } else if (event == ordered_json::parse_event_t::object_end) {
-      open_objects.pop_back();
-    } else if (event == ordered_json::parse_event_t::key &&
-               !open_objects.back().insert(parsed.get<std::string>()).second) {
-      duplicate = parsed.get<std::string>();
+/// A JSON string; bytes from 0x80 on are passed on as UTF-8.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+      result += escaped;
+      continue;
     }
-    return true;
-  };
-  ordered_json header;
-  try {
-    header = ordered_json::parse(text, watch);
-  } catch (const ordered_json::parse_error& error) {
-    fail(ErrorCode::kCorrupt, "'", path, "': the header is not JSON: byte ",
-         error.byte + kLengthBytes, " of the file cannot be read");
+    if (character == '"' || character == '\\') {
+      result += '\\';
+    }
+    result += character;
   }
-  FSDP_CHECK(duplicate.empty(), ErrorCode::kCorrupt, "'", path, "': the header has the name '",
-             duplicate, "' twice");
-  FSDP_CHECK(header.is_object(), ErrorCode::kCorrupt, "'", path,
-             "': the header is JSON but not an object");
-  return header;
+  return result + "\"";
 }
 
-void check_coverage(const std::string& path, const SafetensorsHeader& header,
-                    std::int64_t data_begin) {
-  std::int64_t end = data_begin;
-  const std::string* previous = nullptr;
-  for (const StoredTensor& tensor : header.tensors) {
-    FSDP_CHECK(tensor.offset >= end, ErrorCode::kCorrupt, "'", path, "': tensors '",
-               previous ? *previous : "", "' and '", tensor.entry.name, "' overlap: the first ends at ",
-               end, ", the second begins at ", tensor.offset);
-    FSDP_CHECK(tensor.offset == end, ErrorCode::kCorrupt, "'", path, "': ", tensor.offset - end,
-               " bytes before tensor '", tensor.entry.name, "' belong to no tensor");
-    end = tensor.offset + tensor.bytes;
-    previous = &tensor.entry.name;
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    text += (text.empty() ? "" : ",") + part;
   }
-  FSDP_CHECK(header.file_bytes >= end, ErrorCode::kCorrupt, "'", path, "': the tensors end at byte ",
-             end, " but the file has ", header.file_bytes, " bytes: truncated?");
-  FSDP_CHECK(header.file_bytes <= end, ErrorCode::kCorrupt, "'", path, "': the file has ",
-             header.file_bytes, " bytes, ", header.file_bytes - end,
-             " more than its header describes");
+  return text;
+}
+
+std::string joined(const std::vector<std::int64_t>& numbers) {
+  std::vector<std::string> parts;
+  for (const std::int64_t number : numbers) {
+    parts.push_back(std::to_string(number));
+  }
+  return joined(parts);
 }
 
 }  // namespace
 
 std::int64_t element_bytes(const std::string& dtype) {
   static const std::map<std::string, std::int64_t> kBytes = {
-      {"BOOL", 1}, {"U8", 1},      {"I8", 1},      {"F8_E4M3", 1}, {"F8_E5M2", 1},
-      {"I16", 2},  {"U16", 2},     {"F16", 2},     {"BF16", 2},    {"I32", 4},
-      {"U32", 4},  {"F32", 4},     {"I64", 8},     {"U64", 8},     {"F64", 8},
-      {"C64", 8}};
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},   {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2},
+      {"U16", 2},  {"F16", 2}, {"BF16", 2}, {"I32", 4},     {"U32", 4},     {"F32", 4},
+      {"I64", 8},  {"U64", 8}, {"F64", 8},  {"C64", 8}};
   const auto found = kBytes.find(dtype);
   return found == kBytes.end() ? 0 : found->second;
 }
 
 SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata) {
-  ordered_json json = ordered_json::object();
-  if (!metadata.empty()) {
-    json[kMetadataKey] = metadata;
-  }
   std::set<std::string> names;
   for (const TensorEntry& entry : entries) {
     FSDP_CHECK(!entry.name.empty() && entry.name != kMetadataKey, ErrorCode::kInvalidArgument,
@@ -185,6 +118,15 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
     return left != right ? left > right : a < b;
   });
 
+  std::vector<std::string> items;
+  if (!metadata.empty()) {
+    std::vector<std::string> pairs;
+    for (const auto& [key, value] : metadata) {
+      pairs.push_back(quoted(key) + ":" + quoted(value));
+    }
+    items.push_back(quoted(kMetadataKey) + ":{" + joined(pairs) + "}");
+  }
+
   SafetensorsLayout layout;
   layout.offsets.resize(entries.size());
   std::int64_t end = 0;
@@ -193,10 +135,10 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
     const std::int64_t begin = end;
     end += *byte_count(entry.shape, element_bytes(entry.dtype));
     layout.offsets[index] = begin;
-    json[entry.name] = {
-        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, end}}};
+    items.push_back(quoted(entry.name) + ":{\"dtype\":" + quoted(entry.dtype) + ",\"shape\":[" +
+                    joined(entry.shape) + "],\"data_offsets\":[" + joined({begin, end}) + "]}");
   }
-  std::string text = json.dump();
+  std::string text = "{" + joined(items) + "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   layout.header = length_prefix(text.size()) + text;
   const auto data_begin = static_cast<std::int64_t>(layout.header.size());
@@ -205,55 +147,6 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
   }
   layout.file_bytes = data_begin + end;
   return layout;
-}
-
-SafetensorsHeader read_safetensors_header(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
-             "' cannot be opened: ", std::strerror(errno));
-  SafetensorsHeader header;
-  header.file_bytes = static_cast<std::int64_t>(file.tellg());
-  FSDP_CHECK(header.file_bytes >= kLengthBytes, ErrorCode::kCorrupt, "'", path, "' has ",
-             header.file_bytes, " bytes, too few for a safetensors file");
-  file.seekg(0);
-  unsigned char prefix[kLengthBytes] = {};
-  file.read(reinterpret_cast<char*>(prefix), kLengthBytes);
-  FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
-  std::uint64_t length = 0;
-  for (int i = kLengthBytes - 1; i >= 0; --i) {
-    length = (length << 8) | prefix[i];
-  }
-  FSDP_CHECK(length <= static_cast<std::uint64_t>(header.file_bytes - kLengthBytes),
-             ErrorCode::kCorrupt, "'", path, "' claims a header of ", length, " bytes but has ",
-             header.file_bytes, " bytes in all: truncated, or not a safetensors file");
-  FSDP_CHECK(length <= kMaxHeaderBytes, ErrorCode::kCorrupt, "'", path, "' claims a header of ",
-             length, " bytes; the format allows ", kMaxHeaderBytes);
-  std::string text(static_cast<std::size_t>(length), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(length));
-  FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
-
-  const ordered_json json = parse_json(path, text);
-  const std::int64_t data_begin = kLengthBytes + static_cast<std::int64_t>(length);
-  for (const auto& [name, value] : json.items()) {
-    if (name != kMetadataKey) {
-      header.tensors.push_back(parse_tensor(path, name, value, data_begin));
-      continue;
-    }
-    FSDP_CHECK(value.is_object(), ErrorCode::kCorrupt, "'", path,
-               "': __metadata__ is not an object");
-    for (const auto& [key, text_value] : value.items()) {
-      FSDP_CHECK(text_value.is_string(), ErrorCode::kCorrupt, "'", path, "': __metadata__ '", key,
-                 "' is not a string");
-      header.metadata[key] = text_value.get<std::string>();
-    }
-  }
-  std::sort(header.tensors.begin(), header.tensors.end(),
-            [](const StoredTensor& a, const StoredTensor& b) {
-              return std::tie(a.offset, a.bytes, a.entry.name) <
-                     std::tie(b.offset, b.bytes, b.entry.name);
-            });
-  check_coverage(path, header, data_begin);
-  return header;
 }
 
 }  // namespace fsdp::format

@@ -17,10 +17,9 @@ constexpr std::int32_t kVersion = 1;
 constexpr std::int64_t kHeaderBytes = 1024;
 
 std::int32_t little_endian(const unsigned char* bytes) {
-  return static_cast<std::int32_t>(static_cast<std::uint32_t>(bytes[0]) |
-                                   static_cast<std::uint32_t>(bytes[1]) << 8 |
-                                   static_cast<std::uint32_t>(bytes[2]) << 16 |
-                                   static_cast<std::uint32_t>(bytes[3]) << 24);
+  return static_cast<std::int32_t>(
+      static_cast<std::uint32_t>(bytes[0]) | static_cast<std::uint32_t>(bytes[1]) << 8 |
+      static_cast<std::uint32_t>(bytes[2]) << 16 | static_cast<std::uint32_t>(bytes[3]) << 24);
 }
 
 }  // namespace

@@ -16,19 +16,14 @@ std::int64_t divide_up(std::int64_t value, std::int64_t divisor) {
 
 UnitLayout::UnitLayout(std::vector<std::int64_t> numels, int world_size, std::int64_t align_numel)
     : numels_(std::move(numels)), world_size_(world_size) {
-  FSDP_CHECK(world_size >= 1,
-             ErrorCode::kInvalidArgument,
-             "world size is ",
-             world_size,
+  FSDP_CHECK(world_size >= 1, ErrorCode::kInvalidArgument, "world size is ", world_size,
              ", must be at least 1");
-  FSDP_CHECK(align_numel >= 1,
-             ErrorCode::kInvalidArgument,
-             "slice alignment is ",
-             align_numel,
+  FSDP_CHECK(align_numel >= 1, ErrorCode::kInvalidArgument, "slice alignment is ", align_numel,
              " elements, must be at least 1");
   offsets_.reserve(numels_.size());
   for (std::int64_t numel : numels_) {
-    FSDP_CHECK(numel >= 0, ErrorCode::kInvalidArgument, "a parameter has ", numel, " elements");
+    FSDP_CHECK(numel >= 0, ErrorCode::kInvalidArgument, "parameter ", offsets_.size(), " has ",
+               numel, " elements");
     offsets_.push_back(total_numel_);
     total_numel_ += numel;
   }

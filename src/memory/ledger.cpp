@@ -35,8 +35,9 @@ void Ledger::add(Kind kind, std::int64_t bytes) {
 
 void Ledger::remove(Kind kind, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
-  live_[kind] -= bytes;
-  FSDP_ASSERT(live_[kind] >= 0, "the ledger has ", live_[kind], " bytes of ", to_string(kind));
+  const std::int64_t left = live_[kind] - bytes;
+  FSDP_ASSERT(left >= 0, "the ledger has ", left, " bytes of ", to_string(kind));
+  live_[kind] = left;
 }
 
 Bytes Ledger::live() const {

@@ -19,8 +19,9 @@ double residual_deviation(const GPTConfig& config) {
 
 torch::nn::Embedding make_embedding(std::int64_t count, std::int64_t width) {
   torch::NoGradGuard no_grad;
-  return torch::nn::Embedding(torch::nn::EmbeddingOptions(count, width)
-                                  ._weight(torch::empty({count, width}).normal_(0, kInitialDeviation)));
+  return torch::nn::Embedding(
+      torch::nn::EmbeddingOptions(count, width)
+          ._weight(torch::empty({count, width}).normal_(0, kInitialDeviation)));
 }
 
 torch::nn::LayerNorm make_norm(std::int64_t width) {
@@ -51,9 +52,9 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
   const std::int64_t batch = x.size(0), time = x.size(1), width = x.size(2);
   const auto qkv = c_attn->forward(x).view({batch, time, 3, heads_, width / heads_}).unbind(2);
   const double drop = is_training() ? dropout_ : 0.0;
-  const auto mixed =
-      at::scaled_dot_product_attention(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
-                                       qkv[2].transpose(1, 2), {}, drop, /*is_causal=*/true);
+  const auto mixed = at::scaled_dot_product_attention(
+      qkv[0].transpose(1, 2), qkv[1].transpose(1, 2), qkv[2].transpose(1, 2), {}, drop,
+      /*is_causal=*/true);
   return c_proj->forward(mixed.transpose(1, 2).reshape({batch, time, width}));
 }
 

@@ -17,17 +17,8 @@ AdamW::AdamW(Sharded sharded, AdamWOptions options)
     : sharded_(std::move(sharded)), options_(options) {
   FSDP_CHECK(options.lr >= 0 && options.eps >= 0 && options.weight_decay >= 0 &&
                  options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-             ErrorCode::kInvalidArgument,
-             "[AdamW] lr ",
-             options.lr,
-             ", betas ",
-             options.beta1,
-             " and ",
-             options.beta2,
-             ", eps ",
-             options.eps,
-             ", weight decay ",
-             options.weight_decay,
+             ErrorCode::kInvalidArgument, "[AdamW] lr ", options.lr, ", betas ", options.beta1,
+             " and ", options.beta2, ", eps ", options.eps, ", weight decay ", options.weight_decay,
              ": none may be negative, betas must be below 1");
   c10::NoGradGuard no_grad;
   for (const at::Tensor& shard : sharded_.flat_shards()) {
@@ -57,17 +48,8 @@ void AdamW::step() {
   }
   const std::vector<at::Tensor> steps(views.shards.size(),
                                       at::full({}, static_cast<double>(steps_), at::kFloat));
-  at::_fused_adamw_(views.shards,
-                    views.grads,
-                    first,
-                    second,
-                    {},
-                    steps,
-                    options_.lr,
-                    options_.beta1,
-                    options_.beta2,
-                    options_.weight_decay,
-                    options_.eps,
+  at::_fused_adamw_(views.shards, views.grads, first, second, {}, steps, options_.lr,
+                    options_.beta1, options_.beta2, options_.weight_decay, options_.eps,
                     /*amsgrad=*/false,
                     /*maximize=*/false);
 }

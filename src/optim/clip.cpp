@@ -61,10 +61,7 @@ double grad_norm(const Sharded& sharded) {
 
 double clip_grad_norm_(Sharded& sharded, double max_norm) {
   c10::NoGradGuard no_grad;
-  FSDP_CHECK(max_norm > 0,
-             ErrorCode::kInvalidArgument,
-             "[clip_grad_norm_] max_norm is ",
-             max_norm,
+  FSDP_CHECK(max_norm > 0, ErrorCode::kInvalidArgument, "[clip_grad_norm_] max_norm is ", max_norm,
              ", must be positive");
   const double norm = grad_norm(sharded);
   // The same small term as torch::nn::utils::clip_grad_norm_.

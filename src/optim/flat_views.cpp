@@ -24,13 +24,13 @@ FlatViews views_with_gradients(const Sharded& sharded) {
     }
   }
   FlatViews views;
-  const auto add =
-      [&](const at::Tensor& shard, const at::Tensor& grad, std::size_t unit, std::int64_t offset) {
-        views.shards.push_back(shard);
-        views.grads.push_back(grad);
-        views.units.push_back(unit);
-        views.offsets.push_back(offset);
-      };
+  const auto add = [&](const at::Tensor& shard, const at::Tensor& grad, std::size_t unit,
+                       std::int64_t offset) {
+    views.shards.push_back(shard);
+    views.grads.push_back(grad);
+    views.units.push_back(unit);
+    views.offsets.push_back(offset);
+  };
   for (std::size_t unit = 0; unit < flats.size(); ++unit) {
     bool is_ours = is_whole[unit] && flat_grads[unit].defined();
     for (const at::Tensor* parameter : with_grad[unit]) {
@@ -42,9 +42,7 @@ FlatViews views_with_gradients(const Sharded& sharded) {
       continue;
     }
     for (const at::Tensor* parameter : with_grad[unit]) {
-      add(*parameter,
-          parameter->grad(),
-          unit,
+      add(*parameter, parameter->grad(), unit,
           parameter->storage_offset() - flats[unit].storage_offset());
     }
   }

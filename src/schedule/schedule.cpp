@@ -15,21 +15,14 @@ bool contains(std::span<const int> units, int unit) {
 }  // namespace
 
 Schedule::Schedule(const Config& config) : config_(config) {
-  FSDP_CHECK(config.prefetch >= 0,
-             ErrorCode::kInvalidArgument,
-             "prefetch is ",
-             config.prefetch,
+  FSDP_CHECK(config.units >= 0 && config.root >= -1 && config.root < config.units,
+             ErrorCode::kInvalidArgument, "the root is unit ", config.root, " of ", config.units);
+  FSDP_CHECK(config.prefetch >= 0, ErrorCode::kInvalidArgument, "prefetch is ", config.prefetch,
              ", must be 0 or more");
-  FSDP_CHECK(config.slots >= 1,
-             ErrorCode::kInvalidArgument,
-             "there are ",
-             config.slots,
+  FSDP_CHECK(config.slots >= 1, ErrorCode::kInvalidArgument, "there are ", config.slots,
              " gather slots, at least 1 is needed");
-  FSDP_CHECK(config.reduce_buffers >= 1,
-             ErrorCode::kInvalidArgument,
-             "there are ",
-             config.reduce_buffers,
-             " reduce buffers, at least 1 is needed");
+  FSDP_CHECK(config.reduce_buffers >= 1, ErrorCode::kInvalidArgument, "there are ",
+             config.reduce_buffers, " reduce buffers, at least 1 is needed");
   units_.resize(static_cast<std::size_t>(config.units));
   const bool kept = config.keep_root && config.root >= 0;
   slots_.assign(static_cast<std::size_t>(config.slots + (kept ? 1 : 0)), -1);
@@ -38,8 +31,7 @@ Schedule::Schedule(const Config& config) : config_(config) {
 
 // --- weights ---------------------------------------------------------------------------------
 
-const std::vector<Action>& Schedule::touch(std::span<const int> units,
-                                           Pass pass,
+const std::vector<Action>& Schedule::touch(std::span<const int> units, Pass pass,
                                            std::uint64_t signature) {
   actions_.clear();
   check_slots(units);
@@ -47,7 +39,7 @@ const std::vector<Action>& Schedule::touch(std::span<const int> units,
       !open_ ||                                                   //
       (pass == Pass::kBackward) != (pass_ == Pass::kBackward) ||  //
       (pass_ == Pass::kEvaluation && pass == Pass::kForward) ||   //
-      (pass_ != Pass::kBackward && signature == first_signature_ && recording_.size() > 1);
+      (pass_ != Pass::kBackward && signature == first_signature_ && has_left_first_interval());
   if (begins) {
     begin_pass(pass, signature);
   }
@@ -85,13 +77,15 @@ const std::vector<Action>& Schedule::release(std::span<const int> units) {
     --at(unit).pins;
   }
   if (interval_has_ended(units)) {
-    const bool pass_ends = position_ + 1 == static_cast<int>(order(pass_).size());
-    const std::vector<int> upcoming = window(units);
     for (int unit : units) {
-      const bool kept = is_kept(unit) && !(pass_ends && pass_ == Pass::kEvaluation);
-      if (at(unit).pins == 0 && !kept && !contains(upcoming, unit)) {
+      if (at(unit).pins == 0 && !is_kept(unit) && !comes_again(unit)) {
         free(unit);
       }
+    }
+    const bool pass_ends = position_ + 1 == static_cast<int>(order(pass_).size());
+    if (pass_ends && pass_ == Pass::kEvaluation && config_.keep_root && config_.root >= 0 &&
+        at(config_.root).pins == 0) {
+      free(config_.root);
     }
   }
   return actions_;
@@ -120,10 +114,7 @@ const std::vector<Action>& Schedule::invalidate(int unit) {
 
 const std::vector<Action>& Schedule::hold(int unit) {
   actions_.clear();
-  FSDP_CHECK(at(unit).pins == 0,
-             ErrorCode::kInvalidArgument,
-             "unit ",
-             unit,
+  FSDP_CHECK(at(unit).pins == 0, ErrorCode::kInvalidArgument, "unit ", unit,
              " is in use by an operator of another thread");
   free(unit);
   at(unit).weights = Weights::kHeld;
@@ -145,11 +136,6 @@ void Schedule::begin_pass(Pass pass, std::uint64_t signature) {
   pass_ = pass;
   first_signature_ = signature;
   position_ = -1;
-  if (pass == Pass::kBackward) {
-    for (Unit& unit : units_) {
-      unit.reduced = false;
-    }
-  }
 }
 
 void Schedule::close_pass() {
@@ -178,6 +164,13 @@ void Schedule::enter_interval(std::span<const int> units) {
     position_ = found;
   }
   ++recording_.back().touches;
+}
+
+bool Schedule::has_left_first_interval() {
+  // A model with one unit has no second interval: there, all its recorded touches have come.
+  const std::vector<Interval>& known = order(pass_);
+  return recording_.size() > 1 || (known.size() == 1 && position_ == 0 &&
+                                   recording_.back().touches >= known.front().touches);
 }
 
 bool Schedule::interval_has_ended(std::span<const int> units) {
@@ -212,6 +205,13 @@ std::vector<int> Schedule::window(std::span<const int> current) {
   return upcoming;
 }
 
+bool Schedule::comes_again(int unit) {
+  // An operator may share a unit with the next one, and then it stays even without prefetch.
+  const std::vector<Interval>& known = order(pass_);
+  const auto next = static_cast<std::size_t>(position_) + 1;
+  return (next < known.size() && contains(known[next].units, unit)) || contains(window({}), unit);
+}
+
 void Schedule::check_slots(std::span<const int> units) {
   // What must be whole at once: the operator's units and those that operators still running use.
   int needed = 0;
@@ -221,13 +221,8 @@ void Schedule::check_slots(std::span<const int> units) {
       ++needed;
     }
   }
-  FSDP_CHECK(needed <= config_.slots,
-             ErrorCode::kInvalidArgument,
-             "one operator needs ",
-             needed,
-             " units at once but there are ",
-             config_.slots,
-             " gather slots");
+  FSDP_CHECK(needed <= config_.slots, ErrorCode::kInvalidArgument, "one operator needs ", needed,
+             " units at once but there are ", config_.slots, " gather slots");
 }
 
 void Schedule::start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming) {
@@ -319,9 +314,8 @@ const std::vector<Action>& Schedule::end_backward(bool flush) {
   if (config_.fence) {
     actions_.push_back({ActionKind::kFence});
   }
-  if (in_backward()) {
-    close_pass();
-  }
+  close_pass();
+  forget_reductions();
   return actions_;
 }
 
@@ -344,6 +338,7 @@ const std::vector<Action>& Schedule::abort_backward() {
   // What was recorded stops in the middle: it predicts nothing.
   recording_.clear();
   open_ = false;
+  forget_reductions();
   return actions_;
 }
 
@@ -351,6 +346,12 @@ void Schedule::set_trainable(int unit, bool trainable) { at(unit).trainable = tr
 
 bool Schedule::is_collecting(int unit) const {
   return at(unit).gradients == Gradients::kCollecting;
+}
+
+void Schedule::forget_reductions() {
+  for (Unit& unit : units_) {
+    unit.reduced = false;
+  }
 }
 
 int Schedule::take_buffer(int unit) {
@@ -383,6 +384,9 @@ int Schedule::take_buffer(int unit) {
 }
 
 void Schedule::start_reduce(int unit) {
+  while (!reducing_.empty()) {
+    wait_reduce(reducing_.front());
+  }
   std::erase(collecting_, unit);
   at(unit).gradients = Gradients::kReducing;
   at(unit).reduced = true;

@@ -69,8 +69,7 @@ class Clock {
 
 }  // namespace
 
-std::vector<StepTimes> run_chain(const Config& config,
-                                 const std::vector<UnitCost>& costs,
+std::vector<StepTimes> run_chain(const Config& config, const std::vector<UnitCost>& costs,
                                  int steps) {
   Schedule schedule(config);
   Clock clock(costs);

@@ -35,9 +35,7 @@ class Problems {
     }
   }
 
-  void raise_if_any() const {
-    FSDP_CHECK(text_.empty(), ErrorCode::kInvalidArgument, text_);
-  }
+  void raise_if_any() const { FSDP_CHECK(text_.empty(), ErrorCode::kInvalidArgument, text_); }
 
  private:
   void add(const std::string& text) { text_ += (text_.empty() ? "" : "; ") + text; }

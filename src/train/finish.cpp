@@ -54,7 +54,8 @@ std::string sample_text(models::GPT& model, const TrainConfig& config, const dat
     prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, parts.validation.size())));
     corpus.read(parts.validation.begin, prompt);
   }
-  const auto drawn = models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
+  const auto drawn =
+      models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
   return corpus.is_text() ? config.prompt + printable(drawn)
                           : numbers(prompt) + " | " + numbers(drawn);
 }
@@ -62,15 +63,15 @@ std::string sample_text(models::GPT& model, const TrainConfig& config, const dat
 std::string save(const TrainConfig& config, const Sharded& sharded) {
   const std::filesystem::path directory(config.out);
   const std::string path = (directory / "model.safetensors").string();
-  checkpoint::save_safetensors(
-      sharded, path, {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
+  checkpoint::save_safetensors(sharded, path,
+                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
   if (sharded.world().rank() == 0) {
     const std::string config_path = (directory / "config.json").string();
     std::ofstream file(config_path);
     file << models::config_json(config.model, to_string(config.dtype));
     file.close();
-    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path, "' cannot be written: ",
-               std::strerror(errno));
+    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path,
+               "' cannot be written: ", std::strerror(errno));
   }
   return path;
 }

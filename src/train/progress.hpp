@@ -12,9 +12,9 @@
 namespace fsdp::train::detail {
 
 /// Figures as a person reads them.
-std::string format_count(std::int64_t count);      ///< "842,496"
-std::string format_rate(double per_second);        ///< "18.2k"
-std::string format_duration(double seconds);       ///< "2m 10s"
+std::string format_count(std::int64_t count);  ///< "842,496"
+std::string format_rate(double per_second);    ///< "18.2k"
+std::string format_duration(double seconds);   ///< "2m 10s"
 
 /// The largest resident set this process has had, in bytes.
 std::int64_t peak_resident_bytes();

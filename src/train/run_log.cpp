@@ -24,8 +24,7 @@ std::string number(double value) {
 std::string to_json(const StepReport& report) {
   std::string line = "{\"step\":" + std::to_string(report.step) +
                      ",\"loss\":" + number(report.loss) +
-                     ",\"grad_norm\":" + number(report.grad_norm) +
-                     ",\"lr\":" + number(report.lr) +
+                     ",\"grad_norm\":" + number(report.grad_norm) + ",\"lr\":" + number(report.lr) +
                      ",\"tokens_per_s\":" + number(report.tokens_per_s);
   if (report.validation_loss) {
     line += ",\"val_loss\":" + number(*report.validation_loss);
@@ -42,9 +41,8 @@ RunLog::RunLog(const std::string& path) : path_(path) {
 
 void RunLog::write(const StepReport& report) {
   if (file_) {
-    const bool written =
-        std::fputs((to_json(report) + "\n").c_str(), file_.get()) >= 0 &&
-        std::fflush(file_.get()) == 0;
+    const bool written = std::fputs((to_json(report) + "\n").c_str(), file_.get()) >= 0 &&
+                         std::fflush(file_.get()) == 0;
     FSDP_CHECK(written, ErrorCode::kIo, "'", path_, "' cannot be written: ", std::strerror(errno));
   }
 }

@@ -9,8 +9,8 @@
 
 namespace fsdp::train::detail {
 
-std::string summary(const TrainConfig& config, const data::Corpus& corpus,
-                    const data::Split& parts, const Sharded& sharded) {
+std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
+                    const Sharded& sharded) {
   const World world = sharded.world();
   const models::GPTConfig& model = config.model;
   const auto units = sharded.units();
@@ -22,16 +22,17 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus,
   text << "data     " << corpus.path() << ": " << format_count(parts.train.size())
        << (corpus.is_text() ? " bytes" : " tokens") << " to learn from, "
        << format_count(parts.validation.size()) << " to validate\n";
-  text << "model    " << format_count(models::parameter_count(model)) << " parameters: "
-       << model.layers << " layers, width " << model.width << ", " << model.heads
+  text << "model    " << format_count(models::parameter_count(model))
+       << " parameters: " << model.layers << " layers, width " << model.width << ", " << model.heads
        << " heads, vocabulary " << model.vocab << ", " << (model.tied ? "tied" : "untied")
        << " head, " << to_string(config.dtype) << "\n";
   text << "ranks    " << world.size() << " over " << world.communicator().transport() << ", "
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
        << config.prefetch << "\n";
-  text << "batch    " << config.global_batch << " x " << config.sequence << " tokens a step: "
-       << world.size() << " ranks x " << micro_steps
-       << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch << " sequences\n";
+  text << "batch    " << config.global_batch << " x " << config.sequence
+       << " tokens a step: " << world.size() << (world.size() == 1 ? " rank x " : " ranks x ")
+       << micro_steps << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch
+       << " sequences\n";
   text << "train    " << format_count(config.steps) << " steps, " << to_string(config.optimizer)
        << ", lr " << config.lr << " to " << config.effective_min_lr() << ", warm-up "
        << config.effective_warmup() << ", clip " << config.clip << ", seed " << config.seed << "\n";

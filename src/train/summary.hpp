@@ -12,8 +12,8 @@ namespace fsdp::train::detail {
 
 /// What a run is about, in a few lines: data, model, ranks and units, batch, and the promise of
 /// memory by kind.
-std::string summary(const TrainConfig& config, const data::Corpus& corpus,
-                    const data::Split& parts, const Sharded& sharded);
+std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
+                    const Sharded& sharded);
 
 /// Draws the text of the end: `config.sample` tokens after the prompt. A text comes back as text,
 /// with unprintable bytes as "\x1b"; token files come back as numbers. @collective all ranks

@@ -139,10 +139,9 @@ class Run {
     const auto begin = Clock::now();
     double loss_sum = 0;
     for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
-      const auto batch = detail::load(
-          corpus_, training_,
-          sampler_.micro_batch(step * config_.global_batch, micro, {world_.rank(), world_.size()},
-                               batch_));
+      const auto batch = detail::load(corpus_, training_,
+                                      sampler_.micro_batch(step * config_.global_batch, micro,
+                                                           {world_.rank(), world_.size()}, batch_));
       const at::Tensor loss = model_->forward(batch.tokens, batch.targets);
       (loss / static_cast<double>(micro_steps_)).backward();
       loss_sum += loss.item<double>();

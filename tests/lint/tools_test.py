@@ -54,12 +54,16 @@ class ChecksTest(unittest.TestCase):
         self.assertIn("src/base/a.cpp:2: no file holds NOTE [two words]", text)
         self.assertNotIn("[one]", text)
 
-    def test_a_missing_licence_line_and_an_unlisted_header_are_found(self):
+    def test_a_missing_licence_line_an_unlisted_header_and_variable_are_found(self):
         self.write("tests/golden/public_headers.txt", "")
         self.write("include/fsdp/base/a.hpp", "#pragma once\n")
+        self.write("docs/reference/environment.md", "`FSDP_LOG`\n")
+        self.write("src/base/a.cpp", LICENCE + 'getenv("FSDP_LOG"); getenv("FSDP_NEW");\n')
         text = self.run_check("files")[1]
         self.assertIn("include/fsdp/base/a.hpp:1: the first lines lack", text)
         self.assertIn("lacks fsdp/base/a.hpp", text)
+        self.assertIn("src/base/a.cpp:2: docs/reference/environment.md does not name FSDP_NEW", text)
+        self.assertNotIn("FSDP_LOG", text)
 
     def test_the_fault_table_follows_the_tests(self):
         page = "| id | fault | tests |\n|---|---|---|\n| 20 | a group of one | open |\n"

@@ -242,8 +242,8 @@ void expect_parity_while_profiled(bool report_input_shapes) {
   namespace profiler = torch::autograd::profiler;
   expect_two_layer_parity(
       [=](TwoLayersImpl& of, const at::Tensor& x, const Trial&) -> Tensors {
-        const profiler::ProfilerConfig config(
-            profiler::ProfilerState::KINETO, report_input_shapes, /*profile_memory=*/true);
+        const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO, report_input_shapes,
+                                              /*profile_memory=*/true);
         const std::set<profiler::ActivityType> activities = {profiler::ActivityType::CPU};
         profiler::prepareProfiler(config, activities);
         profiler::enableProfiler(config, activities);

@@ -9,8 +9,7 @@ namespace nn = torch::nn;
 
 /// A layer with one input.
 template <class Layer>
-void expect_layer_parity(const std::function<Layer()>& make,
-                         std::vector<std::int64_t> input,
+void expect_layer_parity(const std::function<Layer()>& make, std::vector<std::int64_t> input,
                          Traits traits = {}) {
   expect_parity(
       [&] {
@@ -159,29 +158,16 @@ TEST(TouchLayers, FusedTransformerEncoderLayer) {
         const at::Tensor x = random({2, 5, 8});
         nn::TransformerEncoderLayer layer(
             nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.0));
-        return case_of(layer.ptr(),
-                       [x](nn::TransformerEncoderLayerImpl& of, const Trial&) -> Tensors {
-                         torch::NoGradGuard no_grad;
-                         auto& attention = *of.self_attn;
-                         return {at::_transformer_encoder_layer_fwd(x,
-                                                                    8,
-                                                                    2,
-                                                                    attention.in_proj_weight,
-                                                                    attention.in_proj_bias,
-                                                                    attention.out_proj->weight,
-                                                                    attention.out_proj->bias,
-                                                                    true,
-                                                                    false,
-                                                                    1e-5,
-                                                                    of.norm1->weight,
-                                                                    of.norm1->bias,
-                                                                    of.norm2->weight,
-                                                                    of.norm2->bias,
-                                                                    of.linear1->weight,
-                                                                    of.linear1->bias,
-                                                                    of.linear2->weight,
-                                                                    of.linear2->bias)};
-                       });
+        return case_of(
+            layer.ptr(), [x](nn::TransformerEncoderLayerImpl& of, const Trial&) -> Tensors {
+              torch::NoGradGuard no_grad;
+              auto& attention = *of.self_attn;
+              return {at::_transformer_encoder_layer_fwd(
+                  x, 8, 2, attention.in_proj_weight, attention.in_proj_bias,
+                  attention.out_proj->weight, attention.out_proj->bias, true, false, 1e-5,
+                  of.norm1->weight, of.norm1->bias, of.norm2->weight, of.norm2->bias,
+                  of.linear1->weight, of.linear1->bias, of.linear2->weight, of.linear2->bias)};
+            });
       },
       traits);
 }

@@ -169,8 +169,7 @@ TEST(TouchMisuse, AnOperatorOverMoreUnitsThanSlotsNamesThemAndTheOption) {
     const Sharded sharded = shard_each(*module, world);
     expect_error(
         [&] {
-          (void)at::cat(at::TensorList{module->first->bias,
-                                       module->second->bias,
+          (void)at::cat(at::TensorList{module->first->bias, module->second->bias,
                                        module->first->bias.detach(),
                                        module->first->weight.flatten()});
         },

@@ -51,12 +51,9 @@ struct Oracle {
     const auto& returns = schema->returns();
     const bool is_alias = !returns.empty() && returns[0].alias_info() != nullptr &&
                           !returns[0].alias_info()->isWrite();
-    static const std::set<std::string> kQuestions = {"aten::size",
-                                                     "aten::is_leaf",
-                                                     "aten::output_nr",
-                                                     "aten::_version",
-                                                     "aten::is_complex",
-                                                     "aten::numpy_T"};
+    static const std::set<std::string> kQuestions = {"aten::size",       "aten::is_leaf",
+                                                     "aten::output_nr",  "aten::_version",
+                                                     "aten::is_complex", "aten::numpy_T"};
     return is_alias || kQuestions.contains(schema->name());
   }
 };
@@ -129,10 +126,8 @@ TEST(TouchOracle, Lstm) {
 
 TEST(TouchOracle, Convolutions) {
   const at::Tensor x = random({2, 3, 6, 6});
-  torch::nn::Sequential model(torch::nn::Conv2d(3, 4, 3),
-                              torch::nn::BatchNorm2d(4),
-                              torch::nn::ConvTranspose2d(4, 2, 3),
-                              torch::nn::GroupNorm(2, 2));
+  torch::nn::Sequential model(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4),
+                              torch::nn::ConvTranspose2d(4, 2, 3), torch::nn::GroupNorm(2, 2));
   expect_all_touched(model.ptr(), [x](torch::nn::SequentialImpl& of) { return of.forward(x); });
 }
 

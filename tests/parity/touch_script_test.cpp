@@ -13,8 +13,7 @@ namespace {
 /// Knows fork, which TorchScript in C++ has no name for.
 struct WithFork : torch::jit::Resolver {
   std::shared_ptr<torch::jit::SugaredValue> resolveValue(
-      const std::string& name,
-      torch::jit::GraphFunction& m,
+      const std::string& name, torch::jit::GraphFunction& m,
       const torch::jit::SourceRange& loc) override {
     return name == "fork" ? torch::jit::SpecialFormValue::create(torch::jit::prim::fork)
                           : torch::jit::nativeResolver()->resolveValue(name, m, loc);

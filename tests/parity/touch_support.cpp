@@ -105,11 +105,8 @@ Sharded shard(const Case& of, const World& world, const Variant& variant, const 
                               : fully_shard(of.module, world, options);
 }
 
-void compare(const std::function<Case()>& make,
-             const World& world,
-             const Variant& variant,
-             const Traits& traits,
-             const Record& expected) {
+void compare(const std::function<Case()>& make, const World& world, const Variant& variant,
+             const Traits& traits, const Record& expected) {
   SCOPED_TRACE(variant.text());
   Case of = make_seeded(make);
   Sharded sharded = shard(of, world, variant, traits);
@@ -127,8 +124,7 @@ void compare(const std::function<Case()>& make,
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const at::Tensor& mine = shards[i].shard;
       const at::Tensor grad = mine.grad().defined() ? mine.grad() : at::zeros_like(mine);
-      expect_same(expected.grads[step][i].narrow(0, shards[i].begin, mine.numel()),
-                  grad,
+      expect_same(expected.grads[step][i].narrow(0, shards[i].begin, mine.numel()), grad,
                   "gradient of " + of.parameters[i].first + at_step);
     }
     optimizer.step();
@@ -136,8 +132,7 @@ void compare(const std::function<Case()>& make,
   }
   auto whole = sharded.full_parameters();
   for (std::size_t i = 0; i < of.parameters.size(); ++i) {
-    expect_same(expected.weights[i],
-                in_memory_order(of.parameters[i].second),
+    expect_same(expected.weights[i], in_memory_order(of.parameters[i].second),
                 "trained " + of.parameters[i].first);
   }
 }

@@ -212,8 +212,8 @@ TEST_P(CommunicatorContract, ManyCollectivesInFlightKeepTheirBuffersApart) {
         at::Tensor sum = at::zeros({kCount}, at::kDouble);
         for (int r = 0; r < size(); ++r) {
           const auto at = static_cast<std::size_t>(round);
-          ASSERT_TRUE(at::equal(slice_of(gathered[at], r, kCount),
-                                values(r, kCount, at::kFloat, round)));
+          ASSERT_TRUE(
+              at::equal(slice_of(gathered[at], r, kCount), values(r, kCount, at::kFloat, round)));
           sum += slice_of(values(r, kCount * size(), at::kDouble, round), group.rank(), kCount);
         }
         ASSERT_TRUE(at::allclose(reduced[static_cast<std::size_t>(round)], sum, 1e-12, 1e-12));

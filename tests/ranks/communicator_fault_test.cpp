@@ -121,7 +121,8 @@ TEST_P(Mismatch, DifferentRootsNameBoth) {
       return group.broadcast(at::zeros({4}), root, {.name = "b"});
     };
   };
-  EXPECT_THAT(expect_mismatch(from(0), from(2)), testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
+  EXPECT_THAT(expect_mismatch(from(0), from(2)),
+              testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "c10d"),
@@ -202,12 +203,13 @@ TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
 }
 
 TEST(RunThreads, PassesOtherExceptionsOn) {
-  EXPECT_THROW(run_threads(2, [](World world) {
-                 if (world.rank() == 0) {
-                   throw std::out_of_range("index");
-                 }
-                 world.barrier();
-               }),
+  EXPECT_THROW(run_threads(2,
+                           [](World world) {
+                             if (world.rank() == 0) {
+                               throw std::out_of_range("index");
+                             }
+                             world.barrier();
+                           }),
                std::out_of_range);
 }
 
@@ -232,18 +234,17 @@ constexpr int kAbort = 128 + 6;
 /// Runs `body` after fsdp::init() in every process; an Error ends the process with 10 + its code.
 std::vector<test::ProcessResult> run_worlds(int size, const std::function<void(World)>& body,
                                             const std::string& timeout = "20") {
-  return test::run_processes(
-      size, "world",
-      [&](int) {
-        try {
-          body(init());
-        } catch (const Error& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-          std::fflush(nullptr);
-          std::_Exit(10 + static_cast<int>(error.code()));
-        }
-      },
-      {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", timeout}}});
+  return test::run_processes(size, "world",
+                             [&](int) {
+                               try {
+                                 body(init());
+                               } catch (const Error& error) {
+                                 std::fprintf(stderr, "%s\n", error.what());
+                                 std::fflush(nullptr);
+                                 std::_Exit(10 + static_cast<int>(error.code()));
+                               }
+                             },
+                             {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", timeout}}});
 }
 
 int code_of(ErrorCode code) { return 10 + static_cast<int>(code); }
@@ -324,61 +325,77 @@ TEST(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
 }
 
 TEST(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
-  const auto results = run_worlds(
-      3,
-      [](World world) {
-        world.barrier();
-        world.communicator().set_timeout(milliseconds(800));
-        if (world.rank() == 2) {
-          std::this_thread::sleep_for(seconds(4));
-          std::_Exit(0);
-        }
-        gather(8, at::kFloat, 5, "h.5")(world.communicator())->wait();
-      });
+  const auto results = run_worlds(3, [](World world) {
+    world.barrier();
+    world.communicator().set_timeout(milliseconds(800));
+    if (world.rank() == 2) {
+      std::this_thread::sleep_for(seconds(4));
+      std::_Exit(0);
+    }
+    gather(8, at::kFloat, 5, "h.5")(world.communicator())->wait();
+  });
   for (const std::size_t rank : {0U, 1U}) {
-    EXPECT_THAT(results[rank].exit_code, testing::AnyOf(code_of(ErrorCode::kTimeout),
-                                                        code_of(ErrorCode::kPeerFailed)));
+    EXPECT_THAT(results[rank].exit_code,
+                testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)));
     EXPECT_THAT(results[rank].output, AllOf(HasSubstr("missing: 2"), HasSubstr("h.5")));
     EXPECT_LT(results[rank].duration, seconds(6));
   }
 }
 
+TEST(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
+  const auto results = run_worlds(3, [](World world) {
+    const World mine = std::move(world);
+    mine.barrier();
+    if (mine.rank() == 1) {
+      fail(ErrorCode::kIo, "disk full");
+    }
+    for (int i = 0; i < 3; ++i) {
+      mine.barrier();
+    }
+  });
+  EXPECT_EQ(results[1].exit_code, code_of(ErrorCode::kIo)) << results[1].output;
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr("first failure: rank 1: an exception ended it"));
+  }
+}
+
 TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
-  const auto results = test::run_processes(
-      3, "join",
-      [](int rank) {
-        if (rank == 1) {
-          std::_Exit(0);
-        }
-        try {
-          init();
-        } catch (const Error& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-          std::fflush(nullptr);
-          std::_Exit(10 + static_cast<int>(error.code()));
-        }
-      },
-      {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1.5"}}});
+  const auto results =
+      test::run_processes(3, "join",
+                          [](int rank) {
+                            if (rank == 1) {
+                              std::_Exit(0);
+                            }
+                            try {
+                              init();
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1.5"}}});
   EXPECT_EQ(results[0].exit_code, code_of(ErrorCode::kTimeout)) << results[0].output;
   EXPECT_THAT(results[0].output, AllOf(HasSubstr("waiting for rank 1"), HasSubstr("127.0.0.1:")));
 }
 
 TEST(Processes, Fault127_TwoProcessesThatClaimOneRankBothFail) {
-  const auto results = test::run_processes(
-      3, "claim",
-      [](int rank) {
-        if (rank == 2) {
-          ::setenv("RANK", "1", 1);
-        }
-        try {
-          init();
-        } catch (const Error& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-          std::fflush(nullptr);
-          std::_Exit(10 + static_cast<int>(error.code()));
-        }
-      },
-      {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "3"}}});
+  const auto results =
+      test::run_processes(3, "claim",
+                          [](int rank) {
+                            if (rank == 2) {
+                              ::setenv("RANK", "1", 1);
+                            }
+                            try {
+                              init();
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "3"}}});
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kInvalidArgument))
         << results[rank].output;

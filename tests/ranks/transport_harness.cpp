@@ -26,8 +26,7 @@ std::shared_ptr<comm::Communicator> connect(const std::string& transport,
   const comm::GlooOptions options{
       .rank = rank, .size = size, .master_addr = "127.0.0.1", .timeout = kTimeout};
   if (transport == "c10d") {
-    auto communicator =
-        comm::make_c10d_communicator(comm::connect_gloo(store, options), kTimeout);
+    auto communicator = comm::make_c10d_communicator(comm::connect_gloo(store, options), kTimeout);
     // A rank that ends at once closes connections that others are still making.
     communicator->agree({.name = "init"})->wait();
     return communicator;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What a transport needs to join the contract suite: a name, and a way to run a body on every rank.
+/// What a transport needs to join the contract suite: a name, and a way to run a body on every
+/// rank.
 #pragma once
 
 #include <functional>

@@ -42,8 +42,8 @@ class Watchdog : public testing::EmptyTestEventListener {
     std::unique_lock lock(mutex_);
     while (!stop_) {
       const long generation = generation_;
-      const bool moved_on = changed_.wait_for(
-          lock, std::chrono::seconds(60), [&] { return stop_ || generation_ != generation; });
+      const bool moved_on = changed_.wait_for(lock, std::chrono::seconds(60),
+                                              [&] { return stop_ || generation_ != generation; });
       if (!moved_on && !name_.empty()) {
         std::fprintf(stderr, "watchdog: %s is still running after 60 s\n", name_.c_str());
         std::abort();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Runs part of a test in real processes: the test binary starts itself again, once a rank, with a
-/// filter that selects the current test, and the copies run `body`. fork alone would not do, because
-/// LibTorch and Gloo own threads.
+/// filter that selects the current test, and the copies run `body`. fork alone would not do,
+/// because LibTorch and Gloo own threads.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ namespace fsdp::test {
 
 /// How one rank's process ended.
 struct ProcessResult {
-  int exit_code = 0;  ///< 128 + signal when a signal ended it
-  std::string output; ///< standard output and standard error together
+  int exit_code = 0;   ///< 128 + signal when a signal ended it
+  std::string output;  ///< standard output and standard error together
   std::chrono::milliseconds duration{};
   bool killed_by_test = false;  ///< it was still running at the limit
 };
@@ -27,8 +27,8 @@ struct ProcessOptions {
 };
 
 /// In the parent: starts `size` copies and returns how they ended, by rank; at the limit survivors
-/// are killed. In a copy: runs `body(rank)` and ends the process, with 1 after an exception (printed)
-/// or a failed expectation. `name` tells several calls in one test apart.
+/// are killed. In a copy: runs `body(rank)` and ends the process, with 1 after an exception
+/// (printed) or a failed expectation. `name` tells several calls in one test apart.
 std::vector<ProcessResult> run_processes(int size, const std::string& name,
                                          const std::function<void(int rank)>& body,
                                          const ProcessOptions& options = {});

@@ -54,9 +54,7 @@ std::string concatenate(const Parts&... parts) {
   (stream << ... << parts);
   return stream.str();
 }
-[[noreturn]] void fail_invariant(const char* condition,
-                                 const char* file,
-                                 int line,
+[[noreturn]] void fail_invariant(const char* condition, const char* file, int line,
                                  const std::string& text);
 }  // namespace base::detail
 
@@ -78,10 +76,10 @@ template <class... Parts>
   } while (false)
 
 /// Checks an invariant of the library itself, also in release builds.
-#define FSDP_ASSERT(condition, ...)                                                        \
-  do {                                                                                     \
-    if (!(condition)) {                                                                    \
-      ::fsdp::base::detail::fail_invariant(                                                \
-          #condition, __FILE__, __LINE__, ::fsdp::base::detail::concatenate(__VA_ARGS__)); \
-    }                                                                                      \
+#define FSDP_ASSERT(condition, ...)                                                         \
+  do {                                                                                      \
+    if (!(condition)) {                                                                     \
+      ::fsdp::base::detail::fail_invariant(#condition, __FILE__, __LINE__,                  \
+                                           ::fsdp::base::detail::concatenate(__VA_ARGS__)); \
+    }                                                                                       \
   } while (false)

@@ -28,8 +28,8 @@ struct RankEnvironment {
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// Reads, in this order and the first that is there: RANK and WORLD_SIZE; OMPI_COMM_WORLD_RANK and
-/// _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and SLURM_NTASKS inside a step (SLURM_STEP_ID is set).
-/// None of them: one process is the whole world.
+/// _SIZE; PMI_RANK and PMI_SIZE; SLURM_PROCID and SLURM_NTASKS inside a step (SLURM_STEP_ID is
+/// set). None of them: one process is the whole world.
 ///
 /// Open MPI, MPICH and Slurm name no meeting point. On one host it is 127.0.0.1 and a port derived
 /// from the job's identity; on several, MASTER_ADDR and MASTER_PORT must be set.

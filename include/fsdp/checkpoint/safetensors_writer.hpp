@@ -14,8 +14,7 @@ namespace fsdp::checkpoint {
 /// temporary file beside it that is renamed when all ranks have written. `metadata` goes into the
 /// header's "__metadata__". All ranks must see the same file system.
 /// @collective all ranks @throws Error kIo, on all ranks, with path and reason
-void save_safetensors(const Sharded& sharded,
-                      const std::string& path,
+void save_safetensors(const Sharded& sharded, const std::string& path,
                       const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace fsdp::checkpoint

@@ -19,9 +19,9 @@ class Communicator;
 /// A communicator over the collectives of `backend`. In front of each collective a blocking
 /// all-gather of fingerprints makes sure that all ranks are in the same one.
 ///
-/// Sums are the backend's: their order, and the precision of bfloat16 and float16 sums, are its own,
-/// so that bits may differ from those of the other transports. The divisor and `accumulate` are
-/// applied after the sum, in at least float32.
+/// Sums are the backend's: their order, and the precision of bfloat16 and float16 sums, are its
+/// own, so that bits may differ from those of the other transports. The divisor and `accumulate`
+/// are applied after the sum, in at least float32.
 ///
 /// `timeout` limits every wait; zero means FSDP_TIMEOUT or 5 minutes.
 ///

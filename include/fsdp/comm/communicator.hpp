@@ -75,9 +75,7 @@ class Communicator {
 
   /// Reduces slice rank() of every rank's `src` (size()*n elements) into `dst` (n elements).
   /// `dst` and `src` must not overlap. @collective all ranks
-  virtual std::unique_ptr<Work> reduce_scatter(at::Tensor dst,
-                                               at::Tensor src,
-                                               Reduction reduction,
+  virtual std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                                const Label& label) = 0;
 
   /// Copies `buffer` of rank `root` to every rank. @collective all ranks

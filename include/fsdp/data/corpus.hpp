@@ -31,8 +31,8 @@ class Corpus {
  public:
   /// Opens a text file, a `.bin` token file, or a directory of either kind (walked down, hidden
   /// names left out).
-  /// @throws Error kNotFound or kIo with the path; kInvalidArgument for a directory without files or
-  /// with both kinds; kCorrupt for a broken token file
+  /// @throws Error kNotFound or kIo with the path; kInvalidArgument for a directory without files
+  /// or with both kinds; kCorrupt for a broken token file
   static Corpus open(const std::string& path);
 
   ~Corpus();

@@ -182,16 +182,15 @@ class Sharded {
 /// @throws Error kInvalidArgument when something outside the module holds a weight's memory, when
 /// an Embedding has max_norm, when a weight was assigned to a member instead of tied; kMismatch, on
 /// all ranks, naming the first parameter in which ranks differ.
-Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module,
-                    const World& world,
+Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 
 /// The same for a module holder, such as `torch::nn::Sequential` or a `TORCH_MODULE` type.
 template <class Holder>
   requires requires { typename Holder::ContainedType; }
 Sharded fully_shard(const Holder& holder, const World& world, Options options = {}) {
-  return fully_shard(
-      std::static_pointer_cast<torch::nn::Module>(holder.ptr()), world, std::move(options));
+  return fully_shard(std::static_pointer_cast<torch::nn::Module>(holder.ptr()), world,
+                     std::move(options));
 }
 
 /// The same for a TorchScript module; units are chosen by name.
@@ -200,9 +199,7 @@ Sharded fully_shard(const torch::jit::Module& module, const World& world, Option
 /// Ties `name` of `to` to `name` of `from` so that both names hold one tensor: the registry and,
 /// for torch::nn layers, the member. Call before sharding and before building an optimizer.
 /// @throws Error kInvalidArgument when shapes differ, kNotFound when there is no such parameter
-void tie(torch::nn::Module& from,
-         const std::string& from_name,
-         torch::nn::Module& to,
-         const std::string& to_name);
+void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
+                 const std::string& to_name);
 
 }  // namespace fsdp

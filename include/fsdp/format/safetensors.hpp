@@ -49,9 +49,9 @@ struct SafetensorsHeader {
 
 /// Reads and checks the header of `path`; reads no tensor.
 /// @throws Error kNotFound or kIo when the file cannot be read; kCorrupt when the file is shorter
-/// than its header claims, when it is truncated or has bytes too many, when tensors overlap or leave
-/// holes, when a range does not fit its shape, when the JSON is broken; kUnsupported for a dtype
-/// that safetensors does not know.
+/// than its header claims, when it is truncated or has bytes too many, when tensors overlap or
+/// leave holes, when a range does not fit its shape, when the JSON is broken; kUnsupported for a
+/// dtype that safetensors does not know.
 SafetensorsHeader read_safetensors_header(const std::string& path);
 
 /// Bytes of one element of a safetensors dtype; 0 for an unknown name.

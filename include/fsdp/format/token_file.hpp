@@ -22,8 +22,8 @@ struct TokenFileInfo {
 };
 
 /// Looks at the size and the first bytes of a token file.
-/// @throws Error kNotFound or kIo when it cannot be read; kCorrupt for an odd number of bytes, for a
-/// count in llm.c's header that the file does not hold; kUnsupported for another version of it
+/// @throws Error kNotFound or kIo when it cannot be read; kCorrupt for an odd number of bytes, for
+/// a count in llm.c's header that the file does not hold; kUnsupported for another version of it
 TokenFileInfo inspect_token_file(const std::string& path);
 
 }  // namespace fsdp::format

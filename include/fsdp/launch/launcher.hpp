@@ -50,7 +50,8 @@ struct LaunchOptions {
 /// @blocks until all ranks have ended
 /// @throws Error kInvalidArgument for ranks < 1 or no command, kNotFound when the program does not
 /// exist, kIo when the system refuses a process or a socket.
-/// *Thread safety*: one call at a time per process (signal handlers, sub-reaper).
+/// *Thread safety*: one call at a time per process, and no other thread may start processes
+/// meanwhile: whatever becomes a child of this process during the call is ended with it.
 int run(const LaunchOptions& options);
 
 }  // namespace fsdp::launch

@@ -8,8 +8,8 @@
 
 namespace fsdp::models {
 
-/// The sizes of a GPT-2 model. Radford et al., "Language Models are Unsupervised Multitask Learners"
-/// (2019).
+/// The sizes of a GPT-2 model. Radford et al., "Language Models are Unsupervised Multitask
+/// Learners" (2019).
 struct GPTConfig {
   std::int64_t vocab = 256;    ///< number of tokens; 256 for bytes
   std::int64_t width = 128;    ///< features per position

@@ -16,7 +16,9 @@
 ///        +------+------------------------+-------------------+
 ///
 /// A unit's gradients: kNone -> kCollecting (a reduce buffer is taken at the first gradient) ->
-/// kReducing (all have arrived, or backward ended) -> kNone.
+/// kReducing (all have arrived, or backward ended) -> kNone. One reduction is in flight at a time:
+/// the next one is issued when the previous one has been waited for, so that transports need one
+/// staging buffer, whatever the number of reduce buffers.
 ///
 /// Vocabulary. An *interval* is a maximal run of touches of the same set of units; a *pass* is one
 /// forward, one evaluation or one backward. The intervals of a pass are recorded; the next pass of
@@ -56,7 +58,7 @@ struct Action {
 struct Config {
   int units = 0;
   int root = -1;           ///< index of the root unit, -1 when it is empty
-  bool keep_root = false;  ///< the root has a slot of its own and stays until backward ends
+  bool keep_root = false;  ///< it has a slot of its own and stays until backward or evaluation ends
   int prefetch = 1;
   int slots = 2;           ///< without the kept root's
   int reduce_buffers = 2;  ///< without the root's own, which it has when there are other units
@@ -66,8 +68,8 @@ struct Config {
 /// The state machine.
 ///
 /// *Invariants*: at most `slots` units (and the kept root) are gathering or unsharded; a pinned
-/// unit is never freed; each buffer serves one unit. *Thread safety*: none; the engine holds a
-/// lock. *Example*:
+/// unit is never freed; each buffer serves one unit; at most one reduction is in flight. *Thread
+/// safety*: none; the engine holds a lock. *Example*:
 ///
 ///     for (const Action& action : schedule.touch(units, Pass::kForward, signature)) { ... }
 ///     // run the operator
@@ -91,13 +93,17 @@ class Schedule {
   const std::vector<Action>& gradient(int unit);
   /// All gradients of `unit` are there.
   const std::vector<Action>& gradients_complete(int unit);
-  /// The outermost backward has ended. With `flush`, every trainable unit that was not reduced is
-  /// reduced now, in unit order, so that all ranks agree on the collectives whatever was used.
+  /// The outermost backward has ended, and the pass with it. With `flush`, every trainable unit
+  /// that was not reduced is reduced now, in unit order, so that all ranks agree on the collectives
+  /// whatever was used; a unit that finds all buffers collecting makes the oldest of those go
+  /// first. Without, units go on collecting.
   const std::vector<Action>& end_backward(bool flush);
 
-  /// Frees everything that is not pinned or held, and forgets the pass under way.
+  /// Frees everything that is not pinned or held, and ends a forward or evaluation under way: what
+  /// it did so far is its recorded order.
   const std::vector<Action>& reshard();
-  /// A backward died by an exception: collected gradients are dropped, the rest is as in reshard().
+  /// A backward died by an exception: reductions in flight are waited for, collected gradients are
+  /// dropped, everything not pinned or held is freed, and the pass under way is forgotten.
   const std::vector<Action>& abort_backward();
 
   /// The unit's shards changed: a gathered copy is stale. Frees it unless pinned.
@@ -128,7 +134,7 @@ class Schedule {
     int buffer = -1;
     int pins = 0;
     bool trainable = true;
-    bool reduced = false;  ///< in this backward
+    bool reduced = false;  ///< since the last backward ended
   };
   struct Interval {
     std::vector<int> units;
@@ -144,11 +150,14 @@ class Schedule {
   void close_pass();
   void enter_interval(std::span<const int> units);
   std::vector<int> window(std::span<const int> current);
+  bool comes_again(int unit);
   void check_slots(std::span<const int> units);
   void start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming);
   void wait_gather(int unit);
   void free(int unit);
+  bool has_left_first_interval();
   bool interval_has_ended(std::span<const int> units);
+  void forget_reductions();
   int take_buffer(int unit);
   void start_reduce(int unit);
   void wait_reduce(int unit);

@@ -23,25 +23,26 @@ struct TrainConfig {
   models::GPTConfig model;  ///< its context must hold `sequence`
   std::int64_t sequence = 128;
 
-  std::int64_t steps = 1200;
+  std::int64_t steps = 1000;
   std::int64_t global_batch = 32;  ///< sequences of all ranks and micro-steps in one step
   std::int64_t batch = 0;          ///< sequences of a rank in a micro-step; 0: no accumulation
-  double lr = 3e-3;
-  double min_lr = -1;         ///< below 0: a tenth of lr
-  std::int64_t warmup = -1;   ///< below 0: a twentieth of the steps
-  double beta1 = 0.9;         ///< AdamW
-  double beta2 = 0.99;        ///< AdamW
-  double eps = 1e-8;          ///< AdamW
+  double lr = 4e-3;
+  double min_lr = -1;        ///< below 0: a tenth of lr
+  std::int64_t warmup = -1;  ///< below 0: a twentieth of the steps
+  double beta1 = 0.9;        ///< AdamW
+  double beta2 = 0.99;       ///< AdamW
+  double eps = 1e-8;         ///< AdamW
   double weight_decay = 0.1;
-  double clip = 1.0;          ///< largest global gradient norm; 0 clips nothing
+  double clip = 1.0;  ///< largest global gradient norm; 0 clips nothing
   std::uint64_t seed = 1;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   WeightType dtype = WeightType::kFloat32;
 
-  std::int64_t eval_every = 100;   ///< steps between evaluations; 0: only at the end
-  std::int64_t eval_batches = 10;  ///< global batches of an evaluation; ten times as many at the end
-  std::string log;                 ///< JSON lines, one a step; empty: none
-  std::string out = "runs/model";         ///< directory of the saved model; empty: not saved
+  std::int64_t eval_every = 100;  ///< steps between evaluations; 0: only at the end
+  std::int64_t eval_batches =
+      10;           ///< global batches of an evaluation; ten times as many at the end
+  std::string log;  ///< JSON lines, one a step; empty: none
+  std::string out = "runs/model";  ///< directory of the saved model; empty: not saved
   std::int64_t sample = 400;       ///< tokens drawn at the end
   std::string prompt = "In the beginning ";
 

@@ -13,7 +13,8 @@ struct Schedule {
   std::int64_t warmup = 0;  ///< steps of warm-up
   std::int64_t steps = 1;   ///< steps of the whole run
 
-  /// The rate of step `step`, counted from 0. Never 0 during the warm-up, so that no step is wasted.
+  /// The rate of step `step`, counted from 0. Never 0 during the warm-up, so that no step is
+  /// wasted.
   double at(std::int64_t step) const;
 };
 

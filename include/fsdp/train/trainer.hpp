@@ -20,11 +20,11 @@ struct TrainResult {
 };
 
 /// Trains, evaluates, saves and samples. Rank 0 writes to standard output and to the log; the other
-/// ranks write nothing. The result depends on the number of ranks by rounding only: the same samples
-/// make the same global batches.
+/// ranks write nothing. The result depends on the number of ranks by rounding only: the same
+/// samples make the same global batches.
 /// @collective all ranks, with the same configuration @blocks until the run has ended
-/// @throws Error kInvalidArgument when the configuration does not fit the world or the data; whatever
-/// the engine or the transport throws; std::runtime_error when the loss is not finite
+/// @throws Error kInvalidArgument when the configuration does not fit the world or the data;
+/// whatever the engine or the transport throws; std::runtime_error when the loss is not finite
 TrainResult train(const TrainConfig& config, const World& world);
 
 }  // namespace fsdp::train

@@ -52,17 +52,18 @@ TEST(SafetensorsLayoutTest, WiderElementsComeFirstSoThatAllAreAligned) {
 }
 
 TEST(SafetensorsLayoutTest, WhatIsPlannedReadsBack) {
-  const auto layout = plan_safetensors({{"h.0.w\"eight", "BF16", {3, 5}}, {"ünï", "F64", {7}}},
+  const auto layout = plan_safetensors({{"h.0.w\"\\\n\x01", "BF16", {3, 5}}, {"ünï", "F64", {7}}},
                                        {{"format", "pt"}, {"steps", "7"}});
   const fsdp::testing::TemporaryDirectory directory;
   const auto path = directory.write(
-      "m", layout.header + std::string(static_cast<std::size_t>(layout.file_bytes) -
-                                           layout.header.size(), 'x'));
+      "m",
+      layout.header +
+          std::string(static_cast<std::size_t>(layout.file_bytes) - layout.header.size(), 'x'));
   const auto header = read_safetensors_header(path);
   ASSERT_EQ(header.tensors.size(), 2u);
   EXPECT_EQ(header.tensors[0].entry.name, "ünï");
   EXPECT_EQ(header.tensors[0].offset, layout.offsets[1]);
-  EXPECT_EQ(header.tensors[1].entry.name, "h.0.w\"eight");
+  EXPECT_EQ(header.tensors[1].entry.name, "h.0.w\"\\\n\x01");
   EXPECT_EQ(header.tensors[1].offset, layout.offsets[0]);
   EXPECT_EQ(header.tensors[1].bytes, 30);
   EXPECT_EQ(header.tensors[1].entry.shape, (std::vector<std::int64_t>{3, 5}));

@@ -60,7 +60,8 @@ TEST_F(TokenFileTest, LlmCTokensBeginAfterTheHeader) {
 TEST_F(TokenFileTest, BrokenFilesAreRefusedWithTheirNumbers) {
   EXPECT_THAT(refusal("abc"), HasSubstr("has 3 bytes, an odd number"));
   EXPECT_THAT(refusal(llm_c_file(2, 5, 10)), HasSubstr("version 2"));
-  EXPECT_THAT(refusal(llm_c_file(1, 6, 10)), HasSubstr("claims 6 tokens, 1036 bytes, but has 1034"));
+  EXPECT_THAT(refusal(llm_c_file(1, 6, 10)),
+              HasSubstr("claims 6 tokens, 1036 bytes, but has 1034"));
   EXPECT_THAT(refusal(llm_c_file(1, 4, 10)), HasSubstr("claims 4 tokens"));
   EXPECT_THAT(refusal(llm_c_file(1, -1, 0)), HasSubstr("claims -1 tokens"));
   EXPECT_THAT(refusal(llm_c_file(1, 0, 0).substr(0, 100)), HasSubstr("has 100 bytes"));

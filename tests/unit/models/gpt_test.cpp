@@ -48,8 +48,8 @@ TEST(GPTTest, HasTheNamesAndShapesOfHuggingFace) {
                                      {block + "mlp.c_proj.weight", {128, 32}},
                                      {block + "mlp.c_proj.bias", {32}}});
   }
-  expected.insert(expected.end(), {{"ln_f.weight", {32}}, {"ln_f.bias", {32}},
-                                   {"lm_head.weight", {256, 32}}});
+  expected.insert(expected.end(),
+                  {{"ln_f.weight", {32}}, {"ln_f.bias", {32}}, {"lm_head.weight", {256, 32}}});
   EXPECT_EQ(found, expected);
 }
 

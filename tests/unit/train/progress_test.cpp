@@ -40,8 +40,8 @@ class ProgressTest : public ::testing::Test {
     {
       Progress progress(file, steps, width);
       for (std::int64_t step = 1; step <= steps; ++step) {
-        StepReport report{.step = step, .loss = 2.5, .grad_norm = 0.5, .lr = 1e-3,
-                          .tokens_per_s = 12000};
+        StepReport report{
+            .step = step, .loss = 2.5, .grad_norm = 0.5, .lr = 1e-3, .tokens_per_s = 12000};
         if (step == 33) {
           report.validation_loss = 2.25;
         }
@@ -78,8 +78,12 @@ TEST_F(ProgressTest, AFileSeesPlainLinesNowAndThen) {
 
 TEST(RunLogTest, NumbersReadBackAsTheSameBits) {
   const double loss = 1.0 / 3.0;
-  const std::string line = to_json({.step = 7, .loss = loss, .grad_norm = NAN, .lr = 1e-3,
-                                    .tokens_per_s = 10, .validation_loss = 2.5});
+  const std::string line = to_json({.step = 7,
+                                    .loss = loss,
+                                    .grad_norm = NAN,
+                                    .lr = 1e-3,
+                                    .tokens_per_s = 10,
+                                    .validation_loss = 2.5});
   EXPECT_THAT(line, HasSubstr("\"step\":7,\"loss\":0.33333333333333331,\"grad_norm\":null"));
   EXPECT_THAT(line, HasSubstr(",\"val_loss\":2.5}"));
   EXPECT_EQ(std::strtod(line.c_str() + line.find("0.33"), nullptr), loss);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The connections of one rank over Gloo, and the memory of the collectives that use them. See
+/// NOTE [direct exchange] in gloo.cpp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/fingerprint.hpp"
+#include "comm/first_failure.hpp"
+#include "comm/timeout.hpp"
+
+namespace fsdp::comm::detail {
+
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+/// How long a rank that lost a connection waits for whoever knows the cause to publish it.
+inline constexpr Milliseconds kPatienceForCause{300};
+
+/// The first line of an error's text: what follows is LibTorch's stack.
+inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// What a collective in flight holds besides the caller's tensors. Recycled, so that steady state
+/// allocates nothing of size.
+struct Flight {
+  Fingerprint mine;
+  std::vector<Fingerprint> headers;                       // by rank
+  std::vector<C10dWork> header_sends, header_receives;    // by rank, null for oneself
+  std::vector<C10dWork> payload_sends, payload_receives;  // by rank, null where nothing moves
+  at::Tensor staging;
+};
+
+/// Connections, recycled memory and the failure board; outlives every Work.
+class GlooExchange {
+ public:
+  GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
+               Milliseconds timeout)
+      : backend_(std::move(backend)),
+        board_(std::move(store), backend_->getRank()),
+        timeout_(timeout) {}
+
+  int rank() const { return backend_->getRank(); }
+  int size() const { return backend_->getSize(); }
+  Milliseconds timeout() const { return timeout_; }
+  void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
+  FailureBoard& board() { return board_; }
+
+  std::unique_ptr<Flight> start(const Fingerprint& fingerprint);
+  void send(Flight& flight, int peer, const void* data, std::size_t bytes);
+  void receive(Flight& flight, int peer, void* data, std::size_t bytes);
+  void recycle(std::unique_ptr<Flight> flight);
+
+  /// Gloo has closed connections; nothing can be started any more.
+  bool is_broken() const { return broken_; }
+  void set_broken() { broken_ = true; }
+
+  std::int64_t reserve_staging(std::int64_t bytes, int in_flight);
+  at::Tensor take_staging(std::int64_t bytes);
+
+ private:
+  C10dWork post_send(const void* data, std::size_t bytes, int peer, int tag);
+  C10dWork post_receive(void* data, std::size_t bytes, int peer, int tag);
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  FailureBoard board_;
+  Milliseconds timeout_;
+  bool broken_ = false;
+  std::vector<std::unique_ptr<Flight>> idle_flights_;
+  std::vector<at::Tensor> idle_staging_;
+  std::vector<at::Tensor> argument_ = std::vector<at::Tensor>(1);
+};
+
+}  // namespace fsdp::comm::detail

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/// A collective under way over Gloo: what wait() does, whatever the payload.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/gloo_exchange.hpp"
+#include "comm/timeout.hpp"
+#include "fsdp/comm/communicator.hpp"
+
+namespace fsdp::comm::detail {
+
+/// A collective in flight: first the headers, then the payloads.
+class GlooWork : public Work {
+ public:
+  GlooWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight, at::Tensor dst,
+           at::Tensor src)
+      : exchange_(std::move(exchange)),
+        dst_(std::move(dst)),
+        src_(std::move(src)),
+        flight_(std::move(flight)) {}
+
+  /// A collective that was not waited for is completed within a moment, or ends the group.
+  ~GlooWork() override;
+
+  void wait() override;
+
+ protected:
+  /// Runs once all payloads are there.
+  virtual void finish(const Flight&) {}
+
+  const at::Tensor& dst() const { return dst_; }
+  const at::Tensor& src() const { return src_; }
+  std::size_t ranks() const { return static_cast<std::size_t>(exchange_->size()); }
+
+ private:
+  void complete(Flight& flight);
+  void drop() noexcept;
+  void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
+  [[noreturn]] void report(Flight& flight, std::size_t peer, const char* what,
+                           const std::string& cause);
+
+  std::shared_ptr<GlooExchange> exchange_;
+  at::Tensor dst_;
+  at::Tensor src_;
+  // After the tensors: what Gloo may still use goes first.
+  std::unique_ptr<Flight> flight_;
+  Clock::time_point deadline_;
+  bool dropped_ = false;
+};
+
+}  // namespace fsdp::comm::detail

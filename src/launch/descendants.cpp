@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/descendants.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace fsdp::launch::detail {
+namespace {
+
+/// The parent of a process, -1 when it is gone. The name in front may hold blanks and parentheses.
+pid_t parent_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto end_of_name = text.rfind(')');
+  // ") S 123 ...": the state is one letter.
+  return end_of_name == std::string::npos || text.size() < end_of_name + 5
+             ? -1
+             : static_cast<pid_t>(std::stol(text.substr(end_of_name + 4)));
+}
+
+}  // namespace
+
+std::vector<pid_t> list_children() {
+  std::vector<pid_t> children;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    if (std::isdigit(static_cast<unsigned char>(name.front())) && parent_of(name) == ::getpid()) {
+      children.push_back(static_cast<pid_t>(std::stol(name)));
+    }
+  }
+  return children;
+}
+
+void end_descendants(const std::vector<pid_t>& spared) {
+  for (bool found = true; found;) {
+    found = false;
+    for (const pid_t child : list_children()) {
+      if (std::find(spared.begin(), spared.end(), child) == spared.end()) {
+        found = true;
+        ::kill(child, SIGKILL);
+        ::waitpid(child, nullptr, 0);
+      }
+    }
+  }
+}
+
+}  // namespace fsdp::launch::detail

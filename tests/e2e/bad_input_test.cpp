@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Bad input: exit code 2, one clear line on standard error, nothing on standard output.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "e2e/program.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace fsdp::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct BadInput {
+  const char* name;
+  std::vector<std::string> arguments;  ///< "@x" is the file x of the test's directory
+  const char* says;
+};
+
+class BadInputTest : public ::testing::TestWithParam<BadInput> {
+ protected:
+  BadInputTest() {
+    directory_.write("text", sample_text(4000));
+    directory_.write("short", "In the beginning");
+    directory_.write("odd.bin", "abc");
+    directory_.write("big.bin", std::string(4000, '\7'));
+    std::filesystem::create_directory(directory_.path("empty"));
+  }
+  fsdp::testing::TemporaryDirectory directory_;
+};
+
+TEST_P(BadInputTest, IsOneLineAndExitCodeTwo) {
+  std::vector<std::string> arguments = GetParam().arguments;
+  for (std::string& argument : arguments) {
+    if (argument.starts_with('@')) {
+      argument = directory_.path(argument.substr(1));
+    }
+  }
+  const CommandResult result = run_fsdp(arguments);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr(GetParam().says));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_THAT(result.out, IsEmpty());
+}
+
+std::vector<std::string> train(const std::vector<std::string>& flags) {
+  return std::vector<std::string>{"train", "--preset", "tiny", "--data", "@text", "--out", ""} +
+         flags;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadInputTest,
+    ::testing::Values(
+        BadInput{"NoCommand", {}, "subcommand"},
+        BadInput{"UnknownCommand", {"trian"}, "'trian' is not a command"},
+        BadInput{"UnknownFlag", train({"--learning-rate", "1"}), "--learning-rate"},
+        BadInput{"NotANumber", train({"--steps", "many"}), "many"},
+        BadInput{"MissingValue", train({"--steps"}), "--steps"},
+        BadInput{"ZeroSteps", train({"--steps", "0"}), "--steps is 0"},
+        BadInput{"NegativeBatch", train({"--batch", "-1"}), "--batch"},
+        BadInput{"ZeroRanks", train({"--ranks", "0"}), "--ranks"},
+        BadInput{"UnknownPreset", train({"--preset", "gpt9"}), "no preset 'gpt9'"},
+        BadInput{"UnknownOptimizer", train({"--optimizer", "lion"}), "--optimizer"},
+        BadInput{"UnknownType", train({"--dtype", "int4"}), "--dtype"},
+        BadInput{"UnknownTransport", train({"--transport", "pigeon"}), "--transport"},
+        BadInput{"TiedAndUntied", train({"--tied", "--untied"}), "--tied excludes --untied"},
+        BadInput{"HeadsDoNotDivide", train({"--heads", "3"}), "3 heads do not divide the width 32"},
+        BadInput{"NoLayers", train({"--layers", "0"}), "layers is 0"},
+        BadInput{"RanksDoNotDivide", train({"--ranks", "3"}),
+                 "--global-batch 32 is not divisible by 3 ranks"},
+        BadInput{"BatchDoesNotDivide", train({"--batch", "5"}),
+                 "--global-batch 32 is not divisible by 2 ranks x --batch 5"},
+        BadInput{"WarmupTooLong", train({"--steps", "5", "--warmup", "6"}), "--warmup 6"},
+        BadInput{"MinAboveMax", train({"--lr", "0.1", "--min-lr", "0.2"}), "--min-lr 0.2"},
+        BadInput{"MissingFile", train({"--data", "@nothing"}), "does not exist"},
+        BadInput{"EmptyDirectory", train({"--data", "@empty"}), "has no files"},
+        BadInput{"TooShortFile", train({"--data", "@short"}), "has 16 tokens"},
+        BadInput{"BrokenTokens", train({"--data", "@odd.bin"}), "has 3 bytes, an odd number"},
+        BadInput{"TokenOutsideVocabulary", train({"--data", "@big.bin"}),
+                 "token 1799 at position 0 is outside the vocabulary of 256"},
+        BadInput{"ByteOutsideVocabulary", train({"--vocab", "97"}), "outside the vocabulary of 97"},
+        BadInput{"OutIsAFile", train({"--out", "@text"}), "is not a directory"},
+        BadInput{"LogNowhere", train({"--log", "@no/run.jsonl"}), "--log"},
+        BadInput{"RunWithoutRanks", {"run", "true"}, "--ranks"},
+        BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "no program to run"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(RunCommandTest, HandsTheProgramItsOwnFlags) {
+  const std::vector<std::string> program = {
+      "sh", "-c", "echo $RANK of $WORLD_SIZE: $*", "sh", "-n", "3", "--", "--help"};
+  for (const auto& dashes : {std::vector<std::string>{}, std::vector<std::string>{"--"}}) {
+    const CommandResult result =
+        run_fsdp(std::vector<std::string>{"run", "-n", "2"} + dashes + program);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("0 of 2: -n 3 -- --help\n"));
+    EXPECT_THAT(result.out, HasSubstr("[1] 1 of 2: -n 3 -- --help\n"));
+  }
+  EXPECT_EQ(run_fsdp({"run", "-n", "2", "sh", "-c", "exit $((RANK * 7))"}).code, 7);
+}
+
+TEST(HelpTest, ShowsExamplesAndVersion) {
+  const CommandResult help = run_fsdp({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("Examples:"));
+  const CommandResult train_help = run_fsdp({"train", "--help"});
+  EXPECT_EQ(train_help.code, 0);
+  EXPECT_THAT(train_help.out, HasSubstr("--global-batch"));
+  EXPECT_THAT(train_help.out, HasSubstr("Examples:"));
+  EXPECT_THAT(run_fsdp({"run", "--help"}).out, HasSubstr("Examples:"));
+  EXPECT_THAT(run_fsdp({"--version"}).out, HasSubstr("fsdp 0."));
+}
+
+}  // namespace
+}  // namespace fsdp::testing

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a step moves and holds, exactly: collectives, logical bytes, buffers, and an allocator
+/// under LibTorch that agrees with the ledger to the byte.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <mutex>
+
+#include "fsdp/fsdp.hpp"
+#include "support/chain.hpp"
+#include "support/counting_allocator.hpp"
+#include "support/processes.hpp"
+#include "support/subjects.hpp"
+
+namespace {
+
+using namespace fsdp;
+using namespace fsdp::test;
+using memory::Kind;
+
+constexpr int kLinks = 4;
+constexpr std::int64_t kWidth = 6;
+constexpr std::int64_t kLinkNumel = kWidth * kWidth + kWidth;
+constexpr std::int64_t kRootNumel = 2 * kLinkNumel;
+
+std::int64_t slice(std::int64_t numel, int size, std::int64_t align) {
+  const std::int64_t part = (numel + size - 1) / size;
+  return (part + align - 1) / align * align;
+}
+
+struct Setting {
+  int size;
+  int prefetch;
+  bool keep_root;
+  std::int64_t align_bytes;
+};
+
+class Accounting : public testing::TestWithParam<Setting> {};
+
+TEST_P(Accounting, CollectivesAndBytesOfAStepAreExact) {
+  const Setting setting = GetParam();
+  run_threads(setting.size, [&](World world) {
+    Chain model(kLinks, kWidth);
+    Options options = test_options(chain_units(), setting.align_bytes, setting.prefetch);
+    options.keep_root = setting.keep_root;
+    Sharded sharded = fully_shard(model, world, options);
+    optim::AdamW optimizer(sharded);
+    for (int step = 0; step < 4; ++step) {
+      sharded.reset_counters();
+      optimizer.zero_grad();
+      model->forward(torch::ones({3, kWidth})).sum().backward();
+      optimizer.step();
+      // Forward: the root, the links, and the root again unless it was kept. Backward: the root is
+      // still there from the turn; the links; the root's first layer needs no weights.
+      const std::int64_t root_gathers = setting.keep_root ? 1 : 2;
+      const Counters counters = sharded.counters();
+      EXPECT_EQ(counters.gathers, root_gathers + 2 * kLinks);
+      EXPECT_EQ(counters.gather_bytes, 4 * (root_gathers * kRootNumel + 2 * kLinks * kLinkNumel));
+      EXPECT_EQ(counters.reduce_scatters, kLinks + 1);
+      EXPECT_EQ(counters.reduce_bytes, 4 * (kRootNumel + kLinks * kLinkNumel));
+      EXPECT_EQ(counters.prefetch_misses, 0);
+      EXPECT_EQ(sharded.unsharded_numel(), 0);
+    }
+  });
+}
+
+TEST_P(Accounting, LedgerEqualsThePromiseAndTheFormulas) {
+  const Setting setting = GetParam();
+  run_threads(setting.size, [&](World world) {
+    Chain model(kLinks, kWidth);
+    Options options = test_options(chain_units(), setting.align_bytes, setting.prefetch);
+    options.keep_root = setting.keep_root;
+    Sharded sharded = fully_shard(model, world, options);
+    const std::int64_t align = std::max<std::int64_t>(1, setting.align_bytes / 4);
+    const std::int64_t root = slice(kRootNumel, setting.size, align);
+    const std::int64_t link = slice(kLinkNumel, setting.size, align);
+    const std::int64_t shards = 4 * (root + kLinks * link);
+    memory::Bytes expected;
+    expected[Kind::kShards] = shards;
+    expected[Kind::kGradShards] = shards;
+    const std::int64_t in_ring = setting.keep_root ? link : std::max(root, link);
+    expected[Kind::kGatherSlots] =
+        4 * setting.size * ((1 + setting.prefetch) * in_ring + (setting.keep_root ? root : 0));
+    expected[Kind::kReduceBuffers] = 4 * setting.size * (2 * link + root);
+    EXPECT_EQ(sharded.ledger().live(), expected);
+
+    expected[Kind::kMoments] = 2 * shards;
+    EXPECT_EQ(sharded.promise(), expected);
+    optim::AdamW optimizer(sharded);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      model->forward(torch::ones({3, kWidth})).sum().backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(sharded.ledger().live(), expected);
+    EXPECT_EQ(sharded.ledger().peak(), expected);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, Accounting,
+                         testing::Values(Setting{1, 1, false, 0}, Setting{2, 0, false, 0},
+                                         Setting{2, 1, false, 128}, Setting{2, 2, false, 0},
+                                         Setting{3, 1, true, 0}, Setting{4, 2, true, 128},
+                                         Setting{7, 1, false, 128}),
+                         [](const auto& info) {
+                           const Setting& s = info.param;
+                           return std::to_string(s.size) + "ranks_prefetch" +
+                                  std::to_string(s.prefetch) + (s.keep_root ? "_kept" : "") +
+                                  "_align" + std::to_string(s.align_bytes);
+                         });
+
+/// Tensor memory that a step of plain LibTorch takes at its peak and how often it allocates.
+AllocatorCounts plain_step_counts(std::int64_t width, const at::Tensor& x) {
+  Chain model(kLinks, width);
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    reset_allocator_counts();
+    model->forward(x).sum().backward();
+  }
+  return allocator_counts();
+}
+
+void expect_allocator_agrees(const World& world, std::int64_t own_staging) {
+  const std::int64_t width = 32;
+  const at::Tensor x = torch::ones({3, width});
+  const AllocatorCounts plain = plain_step_counts(width, x);
+  const std::int64_t before_model = allocator_counts().live_bytes;
+  Chain model(kLinks, width);
+  {
+    Sharded sharded = fully_shard(model, world, test_options(chain_units(), 128));
+    // The module's own weights are gone; what is there instead is the ledger.
+    EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.ledger().live().total());
+    EXPECT_EQ(sharded.ledger().live()[Kind::kStaging], own_staging);
+    optim::AdamW optimizer(sharded);
+    EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.promise().total());
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      reset_allocator_counts();
+      model->forward(x).sum().backward();
+      // The engine allocates nothing: LibTorch makes its activations and gradients, no more than
+      // without sharding, and gradients go as soon as they come.
+      EXPECT_LE(allocator_counts().allocations, plain.allocations);
+      optimizer.step();
+      EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.promise().total()) << step;
+    }
+    EXPECT_EQ(sharded.ledger().peak_total(), sharded.promise().total());
+  }
+}
+
+TEST(Allocator, AgreesWithTheLedgerToTheByteOnOneRank) {
+  install_counting_allocator();
+  run_threads(1, [](World world) { expect_allocator_agrees(world, 0); });
+}
+
+TEST(Allocator, AgreesWithTheLedgerToTheByteOverGloo) {
+  for (const auto& result : run_processes(2, "allocator", [](int) {
+         install_counting_allocator();
+         const World world = init();
+         // A reduce-scatter receives the other rank's half of the largest unit, the root.
+         const std::int64_t root = 2 * (32 * 32 + 32);
+         expect_allocator_agrees(world, 4 * slice(root, 2, 32));
+       })) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+}  // namespace

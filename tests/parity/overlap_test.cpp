@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Prefetching happens when it should, and on a real transport the bytes come while the previous
+/// unit computes.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "fsdp/fsdp.hpp"
+#include "support/chain.hpp"
+#include "support/processes.hpp"
+#include "support/subjects.hpp"
+
+namespace {
+
+using namespace fsdp;
+using namespace fsdp::test;
+using trace::Event;
+using trace::EventKind;
+
+constexpr int kLinks = 5;
+
+/// The events of the third step of a chain on two threads, as rank 0 sees them.
+std::vector<Event> events_of_a_step(int prefetch) {
+  std::vector<Event> events;
+  run_threads(2, [&](World world) {
+    Chain model(kLinks, 4);
+    bool is_recording = false;
+    Options options = test_options(chain_units(), 0, prefetch);
+    if (world.rank() == 0) {
+      options.observer = [&](const Event& event) {
+        if (is_recording) {
+          events.push_back(event);
+        }
+      };
+    }
+    Sharded sharded = fully_shard(model, world, options);
+    for (int step = 0; step < 3; ++step) {
+      is_recording = step == 2;
+      model->forward(torch::ones({2, 4})).sum().backward();
+    }
+  });
+  return events;
+}
+
+std::ptrdiff_t first(const std::vector<Event>& events, EventKind kind, int unit,
+                     std::ptrdiff_t from = 0) {
+  for (std::ptrdiff_t i = from; i < std::ssize(events); ++i) {
+    if (events[static_cast<std::size_t>(i)].kind == kind &&
+        events[static_cast<std::size_t>(i)].unit == unit) {
+      return i;
+    }
+  }
+  return std::ssize(events);
+}
+
+class Prefetch : public testing::TestWithParam<int> {};
+
+TEST_P(Prefetch, Fault092_DepthDecidesHowFarAheadGathersStart) {
+  const int prefetch = GetParam();
+  const std::vector<Event> events = events_of_a_step(prefetch);
+  // Units in forward order are 0 (the root), 1..kLinks. While unit k is touched for the first time
+  // in forward, the gather of unit k + depth has started and that of k + depth + 1 has not.
+  for (int unit = 1; unit <= kLinks; ++unit) {
+    const std::ptrdiff_t touched = first(events, EventKind::kGatherWaitEnd, unit);
+    for (int ahead = 1; unit + ahead <= kLinks; ++ahead) {
+      const std::ptrdiff_t started = first(events, EventKind::kGatherStart, unit + ahead);
+      if (ahead <= prefetch) {
+        EXPECT_LT(started, touched) << "unit " << unit << " ahead " << ahead;
+      } else {
+        EXPECT_GT(started, touched) << "unit " << unit << " ahead " << ahead;
+      }
+    }
+  }
+  // Backward goes the other way round, after the turn at the root.
+  const std::ptrdiff_t turn = first(events, EventKind::kReduceStart, kLinks);
+  ASSERT_LT(turn, std::ssize(events));
+  for (int unit = kLinks; unit >= 1; --unit) {
+    const std::ptrdiff_t forward_free = first(events, EventKind::kFree, unit);
+    const std::ptrdiff_t touched = first(events, EventKind::kGatherWaitEnd, unit, forward_free);
+    for (int ahead = 1; unit - ahead >= 1; ++ahead) {
+      const int other = unit - ahead;
+      const std::ptrdiff_t other_free = first(events, EventKind::kFree, other);
+      const std::ptrdiff_t started = first(events, EventKind::kGatherStart, other, other_free);
+      if (ahead <= prefetch) {
+        EXPECT_LT(started, touched) << "unit " << unit << " ahead " << ahead;
+      } else {
+        EXPECT_GT(started, touched) << "unit " << unit << " ahead " << ahead;
+      }
+    }
+  }
+}
+
+TEST_P(Prefetch, Fault091_LiveUnitsNeverExceedTheDepthPlusOne) {
+  const int prefetch = GetParam();
+  int live = 0;
+  int peak = 0;
+  for (const Event& event : events_of_a_step(prefetch)) {
+    live += event.kind == EventKind::kGatherStart ? 1 : 0;
+    live -= event.kind == EventKind::kFree ? 1 : 0;
+    peak = std::max(peak, live);
+  }
+  EXPECT_EQ(live, 0);
+  EXPECT_EQ(peak, 1 + prefetch);
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, Prefetch, testing::Values(0, 1, 2));
+
+TEST(GlooOverlap, BytesOfTheNextUnitArriveBeforeItsWaitBegins) {
+  for (const auto& result : run_processes(2, "overlap", [](int rank) {
+         const World world = init();
+         const std::int64_t width = 256;
+         Chain model(kLinks, width);
+         int prefetched = 0;
+         int arrived = 0;
+         bool is_forward = false;
+         Options options = test_options(chain_units(), 0, 1);
+         options.observer = [&](const Event& event) {
+           // Freed slots are poisoned with 0xff: where the peer's slice still is, nothing has come.
+           if (event.kind == EventKind::kGatherWaitBegin && is_forward && event.unit >= 2) {
+             const auto* bytes = static_cast<const unsigned char*>(event.data);
+             const std::int64_t half = event.bytes / 2;
+             const unsigned char* last = bytes + (rank == 0 ? event.bytes : half) - 64;
+             ++prefetched;
+             arrived +=
+                 std::any_of(last, last + 64, [](unsigned char b) { return b != 0xff; }) ? 1 : 0;
+           }
+         };
+         Sharded sharded = fully_shard(model, world, options);
+         const at::Tensor x = torch::ones({1024, width});
+         for (int step = 0; step < 8; ++step) {
+           is_forward = step >= 1;
+           const at::Tensor loss = model->forward(x).sum();
+           is_forward = false;
+           loss.backward();
+         }
+         EXPECT_EQ(prefetched, 7 * (kLinks - 1));
+         // The rank that is ahead waits for the other; over both, most must have come in time.
+         const at::Tensor total = torch::tensor({arrived, prefetched}, torch::kLong);
+         world.communicator().all_reduce(total, {.name = "arrivals"});
+         EXPECT_GE(2 * total[0].item<std::int64_t>(), total[1].item<std::int64_t>());
+       })) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+}  // namespace
