@@ -111,7 +111,7 @@ void Engine::shard_written(int index) {
   }
   Unit& unit = at(index);
   unit.flat_shard.unsafeGetTensorImpl()->bump_version();
-  if (!unit.was_in_forward) {
+  if (!unit.was_in_forward && !unit.were_weights_bumped) {
     bump_weights(unit);
   }
 }
