@@ -100,6 +100,10 @@ void Engine::check_before_forward() {
     }
   }
   is_forward_checked_ = true;
+  // Stale copies go before any unit is gathered ahead, not at its touch.
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    refresh(unit);
+  }
 }
 
 void Engine::shard_written(int index) {
@@ -109,6 +113,7 @@ void Engine::shard_written(int index) {
     // Peers may still read this shard in place: operators that ran after backward's own fence.
     execute(std::vector<Action>{{ActionKind::kFence}});
   }
+  is_forward_checked_ = false;
   Unit& unit = at(index);
   unit.flat_shard.unsafeGetTensorImpl()->bump_version();
   if (!unit.was_in_forward && !unit.were_weights_bumped) {
