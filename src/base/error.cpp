@@ -18,6 +18,11 @@ const char* to_string(ErrorCode code) {
   return "unknown";
 }
 
+Error::Error(ErrorCode code, const std::string& text)
+    : std::runtime_error(base::detail::concatenate("[", to_string(code), "] ", text)),
+      code_(code),
+      text_(text) {}
+
 namespace base::detail {
 void fail_invariant(const char* condition, const char* file, int line, const std::string& text) {
   throw Error(ErrorCode::kInternal, concatenate("broken invariant ", condition, " at ", file, ":",

@@ -17,7 +17,6 @@ const char* to_string(Operation operation) {
     case Operation::kReduceScatter: return "reduce-scatter";
     case Operation::kBroadcast: return "broadcast";
     case Operation::kAgree: return "agree";
-    case Operation::kAllReduce: return "all-reduce";
   }
   return "unknown collective";
 }

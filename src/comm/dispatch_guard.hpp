@@ -6,9 +6,9 @@
 
 namespace fsdp::comm::detail {
 
-/// Held by every entry point of a transport. The engine finds the units a program touches through
-/// the DeferredInit key; tensors that a transport handles, and threads that inherit this thread's
-/// state, must not look like a touch.
+/// Held where a transport calls LibTorch or its threads. The engine finds the units a program
+/// touches through the DeferredInit key; tensors that a transport handles, and threads that inherit
+/// this thread's state, must not look like a touch.
 class DispatchGuard {
  public:
   DispatchGuard() = default;

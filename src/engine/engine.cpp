@@ -77,12 +77,16 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   }
 }
 
-void Engine::release(std::span<const int> units) {
+void Engine::release(std::span<const int> units) noexcept {
   std::lock_guard lock(mutex_);
   if (failure_ != nullptr) {
     return;
   }
-  execute(schedule_->release(units));
+  try {
+    execute(schedule_->release(units));
+  } catch (...) {
+    // The operator is done and its result is right; execute() keeps the failure for the next call.
+  }
 }
 
 void Engine::check_before_forward() {
@@ -323,29 +327,26 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
 void Engine::start_gather(const Action& action) {
   const Unit& unit = at(action.unit);
   store_->start(unit, action.unit, action.slot);
+  count_gather(unit);
+  emit_bytes(trace::EventKind::kGatherStart, action.unit, action.slot);
+}
+
+void Engine::count_gather(const Unit& unit) {
   ++counters_.gathers;
   counters_.gather_bytes += unit.logical_bytes();
   counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
-  emit_bytes(trace::EventKind::kGatherStart, action.unit, action.slot);
 }
 
 void Engine::wait_gather(const Action& action) {
   emit_bytes(trace::EventKind::kGatherWaitBegin, action.unit, action.slot);
   store_->wait(action.unit);
-  Unit& unit = at(action.unit);
-  char* base = static_cast<char*>(store_->address(action.unit, action.slot));
-  for (int i = 0; i < unit.layout->parameters(); ++i) {
-    unit.parameters[static_cast<std::size_t>(i)].storage->install(base + unit.layout->offset(i) *
-                                                                             unit.itemsize());
-  }
+  at(action.unit).install(store_->address(action.unit, action.slot));
   emit_bytes(trace::EventKind::kGatherWaitEnd, action.unit, action.slot);
 }
 
 void Engine::free(const Action& action) {
   Unit& unit = at(action.unit);
-  for (Parameter& parameter : unit.parameters) {
-    parameter.storage->remove();
-  }
+  unit.remove();
   store_->release(unit, action.unit, action.slot, options_.poison_freed);
   emit(trace::EventKind::kFree, action.unit, action.slot);
 }

@@ -112,8 +112,10 @@ void Engine::set_up() {
   }
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     for (const auto& [name, buffer] : buffers_) {
-      if (buffer.defined() && buffer.numel() > 0 && buffer.is_contiguous()) {
-        communicator_.broadcast(buffer, 0, {.name = "fully_shard: buffers"})->wait();
+      const at::Tensor dense = buffer.contiguous();
+      communicator_.broadcast(dense, 0, {.name = "fully_shard: buffer " + name})->wait();
+      if (!dense.is_same(buffer)) {
+        buffer.copy_(dense);
       }
     }
   }
@@ -127,11 +129,8 @@ void Engine::set_up() {
 void Engine::make_views(int index) {
   Unit& unit = at(index);
   const int rank = communicator_.rank();
-  // The unit's own reduce buffer serves as the place where it is whole once more.
-  at::Tensor whole =
-      sink_->buffer_view(index, index == root_ && units_.size() > 1
-                                    ? std::clamp(static_cast<int>(units_.size()) - 1, 1, 2)
-                                    : 0);
+  // A reduce buffer serves as the place where the unit is whole once more.
+  at::Tensor whole = sink_->spare_view(index);
   whole.zero_();
   const bool own_values = options_.initial_weights == InitialWeights::kCheckEqual || rank == 0;
   for (int i = 0; own_values && i < unit.layout->parameters(); ++i) {
@@ -244,14 +243,9 @@ void Engine::begin_full(bool writeback) {
       ledger_.add(memory::Kind::kFullScope, unit.padded_bytes());
       full_bytes_ += unit.padded_bytes();
       communicator_.all_gather(whole, unit.flat_shard, {index, unit.name})->wait();
-      ++counters_.gathers;
-      counters_.gather_bytes += unit.logical_bytes();
+      count_gather(unit);
       schedule_->hold(index);
-      char* base = static_cast<char*>(whole.data_ptr());
-      for (int p = 0; p < unit.layout->parameters(); ++p) {
-        unit.parameters[static_cast<std::size_t>(p)].storage->install(
-            base + unit.layout->offset(p) * unit.itemsize());
-      }
+      unit.install(whole.data_ptr());
       full_buffers_.push_back(std::move(whole));
     }
   } catch (...) {
@@ -275,9 +269,7 @@ void Engine::end_full() noexcept {
       const std::int64_t numel = unit.layout->shard_numel();
       unit.flat_shard.copy_(full_buffers_[i].narrow(0, numel * communicator_.rank(), numel));
     }
-    for (Parameter& parameter : unit.parameters) {
-      parameter.storage->remove();
-    }
+    unit.remove();
     schedule_->unhold(static_cast<int>(i));
   }
   full_buffers_.clear();

@@ -28,21 +28,17 @@ std::int64_t root_buffer_bytes(const std::vector<Unit>& units, int root) {
 }
 }  // namespace
 
-std::int64_t GradSink::buffer_bytes(const std::vector<Unit>& units, int root, int buffers) {
-  return largest_in_ring(units, root) * buffers + root_buffer_bytes(units, root);
-}
-
 GradSink::GradSink(comm::Communicator& communicator, memory::Ledger& ledger,
                    std::vector<Unit>& units, int root, int buffers)
     : communicator_(communicator),
       ledger_(ledger),
       units_(units),
       buffer_of_(units.size(), -1),
-      works_(units.size()),
-      buffer_bytes_(buffer_bytes(units, root, buffers)) {
+      works_(units.size()) {
   const c10::Device device = units.front().device;
   const auto allocate = [&](std::int64_t bytes) {
     buffers_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+    buffer_bytes_ += bytes;
   };
   for (int buffer = 0; buffer < buffers; ++buffer) {
     allocate(largest_in_ring(units, root));
@@ -69,6 +65,15 @@ at::Tensor GradSink::buffer_view(int unit, int buffer) const {
   FSDP_ASSERT(bytes.numel() >= of.padded_bytes(), "reduce buffer ", buffer, " is too small");
   return at::from_blob(bytes.data_ptr(), {of.layout->padded_numel()},
                        at::TensorOptions(of.dtype).device(of.device));
+}
+
+at::Tensor GradSink::spare_view(int unit) const {
+  const std::int64_t bytes = units_[static_cast<std::size_t>(unit)].padded_bytes();
+  int buffer = 0;
+  while (buffers_[static_cast<std::size_t>(buffer)].numel() < bytes) {
+    ++buffer;
+  }
+  return buffer_view(unit, buffer);
 }
 
 void GradSink::open(int unit, int buffer) {

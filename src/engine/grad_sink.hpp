@@ -35,13 +35,13 @@ class GradSink {
   /// Ends it: the shards' grads are set, unless their backward died. @blocks
   void wait_reduce(int unit, bool keeps_gradients);
 
-  /// The whole buffer that `unit` collects in when it gets buffer `buffer`: [padded_numel].
-  at::Tensor buffer_view(int unit, int buffer) const;
-
-  /// The bytes that the buffers take for these units.
-  static std::int64_t buffer_bytes(const std::vector<Unit>& units, int root, int buffers);
+  /// Memory of the sink's in which `unit` fits, to use before training: [padded_numel].
+  at::Tensor spare_view(int unit) const;
 
  private:
+  /// What `unit` collects in when it has buffer `buffer`: [padded_numel].
+  at::Tensor buffer_view(int unit, int buffer) const;
+
   comm::Communicator& communicator_;
   memory::Ledger& ledger_;
   std::vector<Unit>& units_;

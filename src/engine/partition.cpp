@@ -87,7 +87,7 @@ void check_aliases(const Tree& tree) {
     count(tensor);
   }
   for (const auto& [name, buffer] : tree.buffers) {
-    if (buffer.defined() && buffer.has_storage()) {
+    if (buffer.has_storage()) {
       count(buffer);
     }
   }
@@ -220,7 +220,9 @@ Partition partition(torch::nn::Module& module, const Units& policy) {
     }
   }
   for (const auto& item : module.named_buffers()) {
-    tree.buffers.push_back({item.key(), item.value()});
+    if (item.value().defined()) {
+      tree.buffers.push_back({item.key(), item.value()});
+    }
   }
   return group(tree, policy);
 }
@@ -236,7 +238,9 @@ Partition partition(const torch::jit::Module& module, const Units& policy) {
     tree.parameters.emplace_back(item.name, item.value);
   }
   for (const auto& item : module.named_buffers()) {
-    tree.buffers.push_back({item.name, item.value});
+    if (item.value.defined()) {
+      tree.buffers.push_back({item.name, item.value});
+    }
   }
   return group(tree, policy);
 }

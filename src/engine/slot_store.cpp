@@ -44,6 +44,7 @@ class SlotStore : public WeightStore {
     const c10::Device device = units.front().device;
     const auto allocate = [&](std::int64_t bytes) {
       slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+      slot_bytes_ += bytes;
     };
     for (int slot = 0; slot < config_.slots; ++slot) {
       allocate(largest_in_ring(units, config_));
@@ -51,7 +52,6 @@ class SlotStore : public WeightStore {
     if (config_.kept_unit >= 0) {
       allocate(units[static_cast<std::size_t>(config_.kept_unit)].padded_bytes());
     }
-    slot_bytes_ = slot_bytes(units, config_);
     ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
     works_.resize(units.size());
     // A view of each slot for each unit that can land there, made once: gathers allocate nothing.
@@ -102,14 +102,6 @@ class SlotStore : public WeightStore {
 };
 
 }  // namespace
-
-std::int64_t slot_bytes(const std::vector<Unit>& units, const StoreConfig& config) {
-  std::int64_t bytes = largest_in_ring(units, config) * config.slots;
-  if (config.kept_unit >= 0) {
-    bytes += units[static_cast<std::size_t>(config.kept_unit)].padded_bytes();
-  }
-  return bytes;
-}
 
 std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
                                              memory::Ledger& ledger, const StoreConfig& config) {

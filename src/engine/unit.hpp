@@ -53,6 +53,18 @@ struct Unit {
   std::uint32_t shard_version() const {
     return flat_shard.unsafeGetTensorImpl()->version_counter().current_version();
   }
+  /// Points the parameters into the whole unit at `base`, which they do not own.
+  void install(void* base) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].storage->install(static_cast<char*>(base) +
+                                     layout->offset(static_cast<int>(i)) * itemsize());
+    }
+  }
+  void remove() {
+    for (Parameter& parameter : parameters) {
+      parameter.storage->remove();
+    }
+  }
   bool is_trainable() const {
     for (const Parameter& parameter : parameters) {
       if (parameter.tensor.requires_grad()) {

@@ -48,7 +48,4 @@ std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
 std::unique_ptr<WeightStore> make_aliased_store(comm::Communicator& communicator,
                                                 memory::Ledger& ledger);
 
-/// The bytes a slot store takes for these units.
-std::int64_t slot_bytes(const std::vector<Unit>& units, const StoreConfig& config);
-
 }  // namespace fsdp::engine

@@ -7,7 +7,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace fsdp {
 
@@ -33,10 +32,7 @@ const char* to_string(ErrorCode code);
 class Error : public std::runtime_error {
  public:
   /// `what()` becomes "[code] text".
-  Error(ErrorCode code, const std::string& text)
-      : std::runtime_error("[" + std::string(to_string(code)) + "] " + text),
-        code_(code),
-        text_(text) {}
+  Error(ErrorCode code, const std::string& text);
 
   ErrorCode code() const noexcept { return code_; }
   /// The message without the code in front.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Any c10d::Backend as a transport: NCCL, MPI, UCC, or one of your own. `fsdp::init` needs none of
-/// this; it is the way in for programs that already have a backend.
+/// Any c10d::Backend as a transport: gloo, MPI, UCC, or one of your own. `fsdp::init` needs none of
+/// this; it is the way in for programs that already have a backend. Besides units, fully_shard()
+/// and grad_norm() move small CPU tensors, so a backend for one kind of device alone (NCCL) does
+/// not serve yet.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -24,6 +26,7 @@ class Communicator;
 /// are applied after the sum, in at least float32.
 ///
 /// `timeout` limits every wait; zero means FSDP_TIMEOUT or 5 minutes.
+/// @throws Error kInvalidArgument for no backend
 ///
 /// *Example*:
 ///

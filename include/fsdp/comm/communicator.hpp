@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What the engine needs from a transport, and no more: asynchronous collectives on contiguous
-/// tensors, each returning something to wait on. Implementations: `threads` (ranks are threads of
-/// one process), `gloo` (direct exchange between processes), `c10d` (any c10d::Backend).
+/// What the engine needs from a transport, and no more: collectives on contiguous tensors, each
+/// returning something to wait on. Implementations: `threads` (ranks are threads of one process),
+/// `gloo` (direct exchange between processes), `c10d` (any c10d::Backend).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +13,16 @@
 
 namespace fsdp::comm {
 
-/// The kinds of collective, as they travel in fingerprints and appear in messages.
+/// The kinds of collective, as they travel in fingerprints and appear in messages. An all-reduce
+/// travels as the all-gather that it is made of.
 enum class Operation : std::int32_t {
   kAllGather = 1,
   kReduceScatter = 2,
   kBroadcast = 3,
   kAgree = 4,
-  kAllReduce = 5,
 };
 
+/// The name of an operation in messages, for example "all-gather".
 const char* to_string(Operation operation);
 
 /// Who a collective is for. It travels with the collective as a fingerprint, so that ranks that
@@ -34,15 +35,18 @@ struct Label {
 /// A collective under way.
 ///
 /// *Invariants*: the buffers handed to the collective stay valid and untouched until `wait`
-/// returned or the object is destroyed. *Thread safety*: one thread at a time.
+/// returned or the object is destroyed. An object that is destroyed without `wait` is
+/// completed or ends the group: peers then throw kPeerFailed. *Thread safety*: one thread at a
+/// time.
 class Work {
  public:
   virtual ~Work() = default;
   /// Blocks until this rank's part is complete: results are in place and its source may be written
   /// again. May be called once only.
-  /// @blocks until every peer has started the same collective.
+  /// @blocks until every peer has started the same collective
   /// @throws Error kMismatch when a peer is in another collective (both are named, on both sides),
-  /// kTimeout, or kPeerFailed.
+  /// kTimeout naming the missing ranks, kPeerFailed with the first failure; the communicator is of
+  /// no use after either
   virtual void wait() = 0;
 };
 
@@ -56,9 +60,15 @@ struct Reduction {
 ///
 /// *Invariants*: every rank issues the same collectives in the same order and waits for them in the
 /// same order. Sums run in rank order with at least fp32 accumulation, so that the same inputs give
-/// the same bits in every run and on every rank. All tensors are contiguous; a tensor of
-/// `size() * n` elements is read as `size()` slices of n elements, slice r belonging to rank r.
-/// Counts of zero are allowed.
+/// the same bits in every run and on every rank (`c10d`: as its backend sums). All tensors are
+/// contiguous, dst and src of one dtype; a tensor of `size() * n` elements is read as `size()`
+/// slices of n elements, slice r belonging to rank r. Counts of zero are allowed. `gloo` and
+/// `threads` take CPU tensors.
+///
+/// *Errors*: a collective throws Error kInvalidArgument for an undefined or non-contiguous tensor,
+/// unequal dtypes or sizes that do not fit, before anything is sent, so that the ranks stay in
+/// step; kPeerFailed when the group has failed before. What peers do is told by Work::wait().
+///
 /// *Thread safety*: one thread at a time per rank.
 class Communicator {
  public:
@@ -73,20 +83,23 @@ class Communicator {
   /// `src` may be the own slice of `dst`. @collective all ranks
   virtual std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) = 0;
 
-  /// Reduces slice rank() of every rank's `src` (size()*n elements) into `dst` (n elements).
-  /// `dst` and `src` must not overlap. @collective all ranks
+  /// Reduces slice rank() of every rank's `src` (size()*n elements) into `dst` (n elements), of
+  /// float32, float64, bfloat16, float16, int32 or int64. `dst` and `src` must not overlap.
+  /// @collective all ranks @throws Error kUnsupported for another dtype, kInvalidArgument for a
+  /// divisor of zero
   virtual std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                                const Label& label) = 0;
 
-  /// Copies `buffer` of rank `root` to every rank. @collective all ranks
+  /// Copies `buffer` of rank `root` to every rank, in place. @collective all ranks, same root
   virtual std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) = 0;
 
   /// A barrier that carries the label: complete when every rank has started it.
   /// @collective all ranks
   virtual std::unique_ptr<Work> agree(const Label& label) = 0;
 
-  /// Sums a small `buffer` over all ranks in rank order, in place; blocks. Meant for counts and
-  /// norms. @collective all ranks @memory allocates size() times the buffer
+  /// Sums a small CPU `buffer` over all ranks in rank order, in place; for counts and norms.
+  /// @collective all ranks @blocks until every rank is here @memory size() times the buffer, for
+  /// the call @throws as reduce_scatter and Work::wait() do
   virtual void all_reduce(at::Tensor buffer, const Label& label);
 
   /// Reserves what `in_flight` concurrent reduce-scatters of sources of up to `max_src_bytes` need
@@ -95,11 +108,12 @@ class Communicator {
   virtual std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) = 0;
 
   /// Memory of `bytes` zero bytes that all ranks see at once, as an int64-aligned byte tensor, for
-  /// weights that need no copy to be gathered; undefined where the transport cannot provide it.
-  /// @collective all ranks, same bytes
+  /// weights that need no copy to be gathered; undefined, on all ranks, where the transport cannot
+  /// provide it (`c10d`; `gloo` over several hosts). Lives as long as a tensor refers to it.
+  /// @collective all ranks, same bytes @blocks @throws Error kMismatch for unequal bytes
   virtual at::Tensor shared_memory(std::int64_t bytes, const Label& label);
 
-  /// How long any wait may last. Default 5 minutes (FSDP_TIMEOUT in seconds).
+  /// How long any wait may last. Default: FSDP_TIMEOUT in seconds, else 5 minutes.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 };
 

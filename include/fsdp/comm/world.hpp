@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace fsdp {
 
@@ -23,6 +24,7 @@ class Communicator;
 ///     std::cout << world.rank() << " of " << world.size() << "\n";
 class World {
  public:
+  /// A world over a communicator of one's own, not null: see make_c10d_communicator().
   World(std::shared_ptr<comm::Communicator> communicator, int local_rank, int local_size)
       : communicator_(std::move(communicator)), local_rank_(local_rank), local_size_(local_size) {}
 
@@ -32,7 +34,7 @@ class World {
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   comm::Communicator& communicator() const { return *communicator_; }
-  /// Waits until all ranks are here. @collective all ranks @blocks
+  /// Waits until all ranks are here. @collective all ranks @blocks @throws as comm::Work::wait()
   void barrier() const;
 
  private:
@@ -41,6 +43,7 @@ class World {
   int local_size_;
 };
 
+/// How ranks reach each other.
 struct InitOptions {
   /// "auto": one process needs no transport, several use gloo. Else "gloo" or "c10d" (gloo's own
   /// collectives through c10d).
@@ -51,13 +54,16 @@ struct InitOptions {
 /// WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK), Open MPI's, MPICH's or Slurm's, or none:
 /// then one process is the whole world.
 /// @collective every process of the job @blocks until all have joined
-/// @throws Error kInvalidArgument naming the variable and its value; kTimeout naming who is missing
+/// @throws Error kInvalidArgument naming the variable and its value, or two processes that claim
+/// one rank; kTimeout naming who is missing; kIo when rank 0's address cannot be served or reached;
+/// kPeerFailed when the ranks met but cannot connect
 World init(const InitOptions& options = {});
 
 /// Runs `body` once for each of `size` ranks, each on its own thread of this process, and returns
 /// when all have ended. An exception of any rank is rethrown here: the first in time, with "rank R:
-/// " in front of an Error's text. For tests and examples.
-/// @blocks until all ranks have ended
+/// " in front of an Error's text; the other ranks throw kPeerFailed at their next wait. For tests
+/// and examples.
+/// @blocks until all ranks have ended @throws Error kInvalidArgument for a size below 1
 void run_threads(int size, const std::function<void(World)>& body);
 
 }  // namespace fsdp
