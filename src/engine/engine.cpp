@@ -52,6 +52,7 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     }
   }
   check_versions(units, pass);
+  is_read_since_fence_ = true;
   ++counters_.touches;
   for (int unit : units) {
     emit(trace::EventKind::kTouch, unit);
@@ -103,15 +104,34 @@ void Engine::check_before_forward() {
     }
   }
   is_forward_checked_ = true;
-  // From here on this forward's backward may use any unit, touched in between or not.
+  // Stale copies go before any unit is gathered ahead, not at its touch.
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
     refresh(unit);
   }
 }
 
-void Engine::shard_written(int unit) {
+void Engine::shard_written(int index) {
   std::lock_guard lock(mutex_);
-  at(unit).flat_shard.unsafeGetTensorImpl()->bump_version();
+  check_usable();
+  if (is_read_since_fence_ && store_->needs_fence()) {
+    // Peers may still read this shard in place: operators that ran after backward's own fence.
+    execute(std::vector<Action>{{ActionKind::kFence}});
+  }
+  is_forward_checked_ = false;
+  Unit& unit = at(index);
+  unit.flat_shard.unsafeGetTensorImpl()->bump_version();
+  if (!unit.was_in_forward && !unit.were_weights_bumped) {
+    bump_weights(unit);
+  }
+}
+
+/// A refill does not bump version counters by itself: graphs recorded with the old weights must
+/// learn of it.
+void Engine::bump_weights(Unit& unit) {
+  for (Parameter& parameter : unit.parameters) {
+    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  unit.were_weights_bumped = true;
 }
 
 /// Takes note that the shards changed: a gathered copy is stale.
@@ -121,10 +141,9 @@ void Engine::refresh(int index) {
   if (version == unit.seen_version) {
     return;
   }
-  // A refill does not bump version counters by itself: graphs recorded with the old weights must
-  // learn of it.
-  for (Parameter& parameter : unit.parameters) {
-    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  if (!std::exchange(unit.were_weights_bumped, false)) {
+    bump_weights(unit);
+    unit.were_weights_bumped = false;
   }
   unit.seen_version = version;
   unit.was_in_forward = false;
@@ -183,6 +202,9 @@ void Engine::backward_died() noexcept {
 void Engine::recover_from_dead_backward() {
   if (std::exchange(is_backward_dead_, false)) {
     is_backward_open_ = false;
+    for (Unit& unit : units_) {
+      unit.was_in_forward = false;
+    }
     execute(schedule_->abort_backward(), /*keeps_gradients=*/false);
   }
 }
@@ -222,6 +244,9 @@ void Engine::end_backward() {
   execute(schedule_->end_backward(has_gradients_));
   emit(trace::EventKind::kBackwardEnd, -1);
   set_guard_grads();
+  for (Unit& unit : units_) {
+    unit.was_in_forward = false;
+  }
   if (!has_finished_a_backward_) {
     has_finished_a_backward_ = true;
     check_unused_parameters();
@@ -244,7 +269,7 @@ void Engine::check_unused_parameters() {
       // The registry's handle and ours: no member holds this tensor.
       const bool is_held_by_registry_alone = parameter.tensor.use_count() == 2;
       FSDP_CHECK(
-          parameter.was_touched || !parameter.tensor.requires_grad() ||
+          parameter.was_touched || !parameter.has_member || !parameter.tensor.requires_grad() ||
               !is_held_by_registry_alone || !parameter.aliases.empty(),
           ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
           "\" is registered but no operator took it and no member holds it: was another "
@@ -286,7 +311,10 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
           sink_->wait_reduce(action.unit, keeps_gradients);
           emit(trace::EventKind::kReduceWaitEnd, action.unit, action.slot);
           break;
-        case ActionKind::kFence: communicator_.agree({.name = "end of backward"})->wait(); break;
+        case ActionKind::kFence:
+          communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
+          is_read_since_fence_ = false;
+          break;
       }
     }
   } catch (...) {

@@ -83,6 +83,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void check_before_forward();
   void check_versions(std::span<const int> units, schedule::Pass pass);
   void refresh(int unit);
+  void bump_weights(Unit& unit);
   void check_unused_parameters();
   std::string describe(const Hit& hit) const;
   void print_promise();
@@ -107,6 +108,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool is_backward_dead_ = false;  ///< what it left is cleared at the next call
   bool has_gradients_ = false;     ///< in this backward
   bool is_forward_checked_ = false;
+  bool is_read_since_fence_ = false;
   bool has_finished_a_backward_ = false;
   bool has_printed_promise_ = false;
   std::exception_ptr failure_;

@@ -24,13 +24,13 @@ std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
                                                : tensor.contiguous().strides().vec();
 }
 
-/// A piece of the flat shard with the touch key, so that writes to it are noticed.
-at::Tensor tagged_part(const at::Tensor& flat, const layout::Piece& piece) {
+/// A part of the flat shard with the touch key, so that writes to it are noticed.
+at::Tensor tagged_part(const at::Tensor& flat, std::int64_t begin, std::int64_t numel) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(flat.storage()),
       flat.key_set() | c10::DispatchKeySet(kTouchKey), flat.dtype());
-  impl->set_storage_offset(flat.storage_offset() + piece.shard_offset);
-  impl->set_sizes_contiguous({piece.numel});
+  impl->set_storage_offset(flat.storage_offset() + begin);
+  impl->set_sizes_contiguous({numel});
   impl->set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
   return at::Tensor(std::move(impl));
 }
@@ -147,10 +147,12 @@ void Engine::make_views(int index) {
 
   register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
                    /*parameter=*/0, StorageRole::kShard);
+  unit.flat_shard = tagged_part(unit.flat_shard, 0, shard_numel);
   for (int i = 0; i < unit.layout->parameters(); ++i) {
     Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     parameter.piece = unit.layout->piece(i, rank);
-    parameter.shard = tagged_part(unit.flat_shard, parameter.piece);
+    parameter.shard =
+        tagged_part(unit.flat_shard, parameter.piece.shard_offset, parameter.piece.numel);
     parameter.shard.set_requires_grad(parameter.tensor.requires_grad());
     parameter.grad_shard =
         unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)

@@ -25,6 +25,8 @@ struct Tree {
   std::vector<Node> modules;  ///< parents before children
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::vector<NamedBuffer> buffers;
+  /// Modules whose parameters no C++ member holds: all of TorchScript, and torch's own containers.
+  std::set<std::string> registries;
 };
 
 std::string parent_of(const std::string& path) {
@@ -185,6 +187,7 @@ Partition group(const Tree& tree, const Units& policy) {
     parameter.order = order++;
     parameter.sizes = tensor.sizes().vec();
     parameter.numel = tensor.numel();
+    parameter.has_member = !tree.registries.contains(parent_of(name));
     members.push_back(std::move(parameter));
     first_names[tensor.unsafeGetTensorImpl()] = &members.back();
   }
@@ -215,7 +218,12 @@ Partition partition(torch::nn::Module& module, const Units& policy) {
   check_members(module);
   Tree tree;
   for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    tree.modules.push_back({item.key(), item.value().get()});
+    const torch::nn::Module* of = item.value().get();
+    tree.modules.push_back({item.key(), of});
+    if (dynamic_cast<const torch::nn::ParameterDictImpl*>(of) != nullptr ||
+        dynamic_cast<const torch::nn::ParameterListImpl*>(of) != nullptr) {
+      tree.registries.insert(item.key());
+    }
   }
   for (const auto& item : module.named_parameters()) {
     if (item.value().defined()) {
@@ -232,8 +240,10 @@ Partition partition(torch::nn::Module& module, const Units& policy) {
 
 Partition partition(const torch::jit::Module& module, const Units& policy) {
   Tree tree;
+  tree.registries.insert("");
   for (const auto& item : module.named_modules()) {
     tree.modules.push_back({item.name, nullptr});
+    tree.registries.insert(item.name);
   }
   for (const auto& item : module.named_parameters()) {
     tree.parameters.emplace_back(item.name, item.value);

@@ -31,6 +31,7 @@ struct Parameter {
   layout::Piece piece;       ///< what this rank owns of it
   int fired = 0;             ///< gradients that arrived since the reduce buffer was opened
   bool was_touched = false;  ///< ever
+  bool has_member = true;    ///< a member of a C++ class should hold the tensor
 };
 
 struct Unit {
@@ -42,7 +43,8 @@ struct Unit {
   at::Tensor flat_shard;           ///< [shard_numel]
   at::Tensor flat_grad_shard;      ///< [shard_numel]
   std::uint32_t seen_version = 0;  ///< of flat_shard, when its weights were last used in a forward
-  bool was_in_forward = false;     ///< an operator of a forward took its weights as of seen_version
+  bool was_in_forward = false;     ///< its weights were taken since, and no backward has ended
+  bool were_weights_bumped = false;  ///< their version counters know of what came since
 
   std::int64_t itemsize() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
   std::int64_t logical_bytes() const { return layout->total_numel() * itemsize(); }

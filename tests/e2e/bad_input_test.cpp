@@ -8,7 +8,7 @@
 #include "e2e/program.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace fsdp::testing {
+namespace fsdp::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -29,7 +29,7 @@ class BadInputTest : public ::testing::TestWithParam<BadInput> {
     directory_.write("big.bin", std::string(4000, '\7'));
     std::filesystem::create_directory(directory_.path("empty"));
   }
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
 };
 
 TEST_P(BadInputTest, IsOneLineAndExitCodeTwo) {
@@ -114,4 +114,4 @@ TEST(HelpTest, ShowsExamplesAndVersion) {
 }
 
 }  // namespace
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

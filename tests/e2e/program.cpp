@@ -7,7 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
-namespace fsdp::testing {
+namespace fsdp::test {
 namespace {
 
 double number_after(const std::string& line, const std::string& key) {
@@ -69,4 +69,4 @@ std::string python_with_safetensors() {
   return "";
 }
 
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

@@ -7,7 +7,7 @@
 
 #include "support/command.hpp"
 
-namespace fsdp::testing {
+namespace fsdp::test {
 
 /// Runs the program that this build made with `arguments`, one thread a rank.
 CommandResult run_fsdp(const std::vector<std::string>& arguments);
@@ -31,4 +31,4 @@ std::string sample_text(std::size_t bytes);
 /// A Python with torch's friends in it; empty when there is none.
 std::string python_with_safetensors();
 
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

@@ -8,7 +8,7 @@
 #include "fsdp/format/safetensors.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace fsdp::testing {
+namespace fsdp::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -37,7 +37,7 @@ class TrainOutputTest : public ::testing::Test {
     return bytes;
   }
 
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
 };
 
 TEST_F(TrainOutputTest, PythonReadsTheModel) {
@@ -171,4 +171,4 @@ TEST_F(TrainOutputTest, ADivergingRunFailsAndSaysWhy) {
 }
 
 }  // namespace
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

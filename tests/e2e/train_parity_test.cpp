@@ -8,7 +8,7 @@
 #include "e2e/program.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace fsdp::testing {
+namespace fsdp::test {
 namespace {
 
 constexpr std::size_t kSteps = 50;
@@ -60,7 +60,7 @@ class TrainParityTest : public ::testing::Test {
     expect_same(one, two);
   }
 
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
 };
 
 TEST_F(TrainParityTest, Sgd) {
@@ -80,4 +80,4 @@ TEST_F(TrainParityTest, GradientAccumulationAndUntiedHead) {
 }
 
 }  // namespace
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

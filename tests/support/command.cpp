@@ -12,7 +12,7 @@
 
 #include "support/temporary_directory.hpp"
 
-namespace fsdp::testing {
+namespace fsdp::test {
 namespace {
 
 std::string text_of(const std::string& path) {
@@ -63,4 +63,4 @@ CommandResult run_command(const std::vector<std::string>& command,
           .err = text_of(err)};
 }
 
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp::testing {
+namespace fsdp::test {
 
 struct CommandResult {
   int code = 0;  ///< exit code, or 128 + signal
@@ -19,4 +19,4 @@ struct CommandResult {
 CommandResult run_command(const std::vector<std::string>& command,
                           const std::vector<std::pair<std::string, std::string>>& variables = {});
 
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace fsdp::testing {
+namespace fsdp::test {
 
 class TemporaryDirectory {
  public:
@@ -40,4 +40,4 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
-}  // namespace fsdp::testing
+}  // namespace fsdp::test

@@ -42,7 +42,7 @@ class CorpusTest : public ::testing::Test {
     return bytes;
   }
 
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
 };
 
 TEST_F(CorpusTest, TextIsItsBytes) {

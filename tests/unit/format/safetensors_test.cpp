@@ -25,7 +25,7 @@ struct Refusal {
 };
 
 Refusal refusal_of(const std::string& bytes) {
-  const fsdp::testing::TemporaryDirectory directory;
+  const fsdp::test::TemporaryDirectory directory;
   try {
     read_safetensors_header(directory.write("model.safetensors", bytes));
   } catch (const Error& error) {
@@ -54,7 +54,7 @@ TEST(SafetensorsLayoutTest, WiderElementsComeFirstSoThatAllAreAligned) {
 TEST(SafetensorsLayoutTest, WhatIsPlannedReadsBack) {
   const auto layout = plan_safetensors({{"h.0.w\"\\\n\x01", "BF16", {3, 5}}, {"ünï", "F64", {7}}},
                                        {{"format", "pt"}, {"steps", "7"}});
-  const fsdp::testing::TemporaryDirectory directory;
+  const fsdp::test::TemporaryDirectory directory;
   const auto path = directory.write(
       "m",
       layout.header +

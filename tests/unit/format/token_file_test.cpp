@@ -38,7 +38,7 @@ class TokenFileTest : public ::testing::Test {
     }
     return "accepted";
   }
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
 };
 
 TEST_F(TokenFileTest, PlainTokensBeginAtTheFirstByte) {

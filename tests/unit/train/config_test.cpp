@@ -26,7 +26,7 @@ class TrainConfigTest : public ::testing::Test {
     }
     return "accepted";
   }
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
   TrainConfig config_;
 };
 

@@ -51,7 +51,7 @@ class ProgressTest : public ::testing::Test {
     std::fclose(file);
     return file_text(path);
   }
-  fsdp::testing::TemporaryDirectory directory_;
+  fsdp::test::TemporaryDirectory directory_;
 };
 
 TEST_F(ProgressTest, ATerminalSeesOneLineRewritten) {
@@ -90,7 +90,7 @@ TEST(RunLogTest, NumbersReadBackAsTheSameBits) {
 }
 
 TEST(RunLogTest, WritesALineAStep) {
-  const fsdp::testing::TemporaryDirectory directory;
+  const fsdp::test::TemporaryDirectory directory;
   RunLog log(directory.path("run.jsonl"));
   log.write({.step = 1, .loss = 5.5});
   log.write({.step = 2, .loss = 5.25});

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The contract of engine::WeightStore, for both kinds (slots and aliased memory) over every
+/// transport, crossed with world sizes, counts and dtypes: what each rank puts into its shard is
+/// what every rank reads of the whole unit, and a change of the shards is what the next gather
+/// brings.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <tuple>
+#include <vector>
+
+#include "engine/weight_store.hpp"
+#include "fsdp/base/error.hpp"
+#include "ranks/transport_harness.hpp"
+
+namespace fsdp {
+namespace {
+
+using engine::Unit;
+using engine::WeightStore;
+
+constexpr std::int64_t kCounts[] = {0, 1, 13, 40001};
+constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16,    at::kInt,
+                                      at::kLong,  at::kBool,   at::kComplexFloat};
+
+Unit make_unit(const std::string& name, std::int64_t numel, int size, at::ScalarType dtype) {
+  Unit unit;
+  unit.name = name;
+  unit.dtype = dtype;
+  unit.layout = std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel}, size, 1);
+  return unit;
+}
+
+/// What rank `rank` holds in its shard in a given round.
+at::Tensor shard_values(const Unit& unit, int rank, int round) {
+  const at::Tensor index = at::arange(unit.layout->shard_numel(), at::kDouble);
+  const at::Tensor values = index.remainder(101.0) + rank * 7 + round * 3;
+  return unit.dtype == at::kBool ? values.remainder(2.0).gt(0) : values.to(unit.dtype);
+}
+
+at::Tensor whole(WeightStore& store, const Unit& unit, int index, int slot) {
+  return at::from_blob(store.address(index, slot), {unit.layout->padded_numel()}, unit.dtype);
+}
+
+void expect_round(WeightStore& store, std::vector<Unit>& units, int size, int rank, int round) {
+  for (Unit& unit : units) {
+    unit.flat_shard.copy_(shard_values(unit, rank, round));
+  }
+  // Both gathers under way at once, waited for in the order in which they were issued.
+  store.start(units[0], 0, 0);
+  store.start(units[1], 1, 1);
+  for (int index = 0; index < 2; ++index) {
+    const Unit& unit = units[static_cast<std::size_t>(index)];
+    store.wait(index);
+    const at::Tensor all = whole(store, unit, index, index);
+    for (int r = 0; r < size; ++r) {
+      const std::int64_t numel = unit.layout->shard_numel();
+      EXPECT_TRUE(torch::equal(all.narrow(0, r * numel, numel), shard_values(unit, r, round)))
+          << "unit " << index << " slice " << r << " round " << round;
+    }
+  }
+  for (int index = 0; index < 2; ++index) {
+    store.release(units[static_cast<std::size_t>(index)], index, index, /*poison=*/true);
+  }
+}
+
+enum class Kind { kSlots, kAliased };
+
+class WeightStoreContract : public testing::TestWithParam<std::tuple<std::string, Kind, int>> {};
+
+TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
+  const std::string transport = std::get<0>(GetParam());
+  const Kind kind = std::get<1>(GetParam());
+  const int size = std::get<2>(GetParam());
+  for (const std::int64_t count : kCounts) {
+    test::run_ranks(transport, size, [&](comm::Communicator& communicator) {
+      for (const at::ScalarType dtype : kDtypes) {
+        SCOPED_TRACE(std::string(c10::toString(dtype)) + " x " + std::to_string(count));
+        memory::Ledger ledger;
+        {
+          std::vector<Unit> units;
+          units.push_back(make_unit("first", count, size, dtype));
+          units.push_back(make_unit("second", 2 * count + 1, size, dtype));
+          const auto store = kind == Kind::kSlots
+                                 ? engine::make_slot_store(communicator, ledger, {.slots = 2})
+                                 : engine::make_aliased_store(communicator, ledger);
+          store->make_shards(units);
+          EXPECT_EQ(store->needs_fence(), kind == Kind::kAliased);
+          std::int64_t shards = 0;
+          for (const Unit& unit : units) {
+            EXPECT_EQ(unit.flat_shard.numel(), unit.layout->shard_numel());
+            shards += unit.shard_bytes();
+          }
+          EXPECT_EQ(ledger.live()[memory::Kind::kShards], shards);
+          const std::int64_t slots =
+              kind == Kind::kSlots ? engine::slot_bytes(units, {.slots = 2}) : 0;
+          EXPECT_EQ(ledger.live()[memory::Kind::kGatherSlots], slots);
+          for (int round = 0; round < 2; ++round) {
+            expect_round(*store, units, size, communicator.rank(), round);
+            // Where ranks read each other's shards in place, nobody writes before all have read.
+            if (store->needs_fence()) {
+              communicator.agree({.name = "fence"})->wait();
+            }
+          }
+        }
+        EXPECT_EQ(ledger.live().total(), 0);
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllStores, WeightStoreContract,
+                         testing::Values(std::tuple{std::string("threads"), Kind::kSlots, 1},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 2},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 3},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 4},
+                                         std::tuple{std::string("threads"), Kind::kSlots, 7},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 1},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 2},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 3},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 4},
+                                         std::tuple{std::string("threads"), Kind::kAliased, 7},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 1},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 2},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 3},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 4},
+                                         std::tuple{std::string("gloo"), Kind::kSlots, 7},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 1},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 2},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 3},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 4},
+                                         std::tuple{std::string("gloo"), Kind::kAliased, 7},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 1},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 2},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 3},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 4},
+                                         std::tuple{std::string("c10d"), Kind::kSlots, 7}),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) == Kind::kSlots ? "_slots_"
+                                                                           : "_aliased_") +
+                                  std::to_string(std::get<2>(info.param));
+                         });
+
+TEST(AliasedStore, SaysThatTheTransportHasNoSharedMemory) {
+  test::run_ranks("c10d", 2, [](comm::Communicator& communicator) {
+    memory::Ledger ledger;
+    std::vector<Unit> units;
+    units.push_back(make_unit("only", 3, 2, at::kFloat));
+    const auto store = engine::make_aliased_store(communicator, ledger);
+    try {
+      store->make_shards(units);
+      ADD_FAILURE() << "c10d has no shared memory";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find("c10d"), std::string::npos);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fsdp
