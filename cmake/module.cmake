@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# fsdp_module(name [TORCH none|light|heavy] SOURCES a.cpp ... [DEPENDS base ...])
+# fsdp_module(name TORCH none|heavy SOURCES a.cpp ... [DEPENDS base ...])
 # One static library a module, sources in src/<name>, public headers in include/fsdp/<name>.
-# light: LibTorch without the precompiled header; heavy: with it.
+# heavy: LibTorch, by way of the precompiled header.
 function(fsdp_module name)
   cmake_parse_arguments(ARG "" "TORCH" "SOURCES;DEPENDS" ${ARGN})
   set(target fsdp_${name})
@@ -16,10 +16,8 @@ function(fsdp_module name)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${target} PUBLIC fsdp_${dependency})
   endforeach()
-  if(ARG_TORCH STREQUAL "light" OR ARG_TORCH STREQUAL "heavy")
-    target_link_libraries(${target} PUBLIC fsdp_torch PRIVATE $<BUILD_INTERFACE:fsdp_gloo_headers>)
-  endif()
   if(ARG_TORCH STREQUAL "heavy")
+    target_link_libraries(${target} PUBLIC fsdp_torch PRIVATE $<BUILD_INTERFACE:fsdp_gloo_headers>)
     target_precompile_headers(${target} REUSE_FROM fsdp_torch_pch)
   endif()
   set_property(GLOBAL APPEND PROPERTY FSDP_MODULE_TARGETS ${target})

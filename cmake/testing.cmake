@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# fsdp_add_test(name TORCH none|light|heavy LABEL unit|property|ranks|parity|e2e|package
+# fsdp_add_test(name TORCH none|heavy LABEL unit|property|ranks|parity|e2e|package
 #               SOURCES a_test.cpp ... LINK base layout ... [TIMEOUT seconds] [SHARDS n])
 # One GoogleTest binary, one ctest entry (n entries with SHARDS, which ctest runs side by side).
 find_package(GTest REQUIRED)
@@ -14,8 +14,6 @@ function(fsdp_add_test name)
   if(ARG_TORCH STREQUAL "heavy")
     target_link_libraries(${name} PRIVATE fsdp_torch fsdp_gloo_headers)
     target_precompile_headers(${name} REUSE_FROM fsdp_torch_pch)
-  elseif(ARG_TORCH STREQUAL "light")
-    target_link_libraries(${name} PRIVATE fsdp_torch fsdp_gloo_headers)
   endif()
   if(ARG_TORCH STREQUAL "none")
     list(APPEND ARG_LABEL torch-free)
