@@ -43,7 +43,7 @@ struct SubjectKind {
 /// Rows of every subject's batch: divisible by 1, 2, 3, 4, 7 and 8.
 inline constexpr std::int64_t kRows = 168;
 
-SubjectKind odd_mlp();  ///< MLP66 of faults.md: Linear(5,7), ReLU, Linear(7,3)
+SubjectKind odd_mlp();  ///< Linear(5,7), ReLU, Linear(7,3): 66 elements
 SubjectKind tiny_gpt(bool tied);
 SubjectKind script_module();
 SubjectKind unit_used_twice();
@@ -61,7 +61,7 @@ Subject make_subject(const SubjectKind& kind, at::ScalarType dtype = at::kDouble
 using OptimizerFactory =
     std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 OptimizerFactory sgd_with_momentum();
-OptimizerFactory adam();  ///< eps 1e-4, see faults.md
+OptimizerFactory adam();  ///< eps 1e-4: a smaller one magnifies the rounding of tiny gradients
 
 struct Snapshot {
   std::vector<at::Tensor> parameters;

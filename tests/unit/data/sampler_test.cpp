@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Names with Fault115 to Fault119 are the entries of docs/explanation/faults.md.
+/// Names with Fault115 to Fault119 are the entries of docs/reference/faults.md.
 #include "fsdp/data/sampler.hpp"
 
 #include <gmock/gmock.h>
