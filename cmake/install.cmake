@@ -5,11 +5,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 get_property(_fsdp_modules GLOBAL PROPERTY FSDP_MODULE_TARGETS)
-install(TARGETS ${_fsdp_modules} fsdp_torch EXPORT fsdpTargets
+install(TARGETS ${_fsdp_modules} fsdp_torch fsdp_fsdp EXPORT fsdpTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-if(TARGET fsdp_engine AND TARGET fsdp_optim AND TARGET fsdp_checkpoint AND TARGET fsdp_comm)
-  install(TARGETS fsdp_fsdp EXPORT fsdpTargets)
-endif()
 if(TARGET fsdp_app)
   install(TARGETS fsdp_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

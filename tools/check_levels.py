@@ -11,15 +11,15 @@ from repo import ROOT, cpp_files, finish, where
 
 LEVELS = {
     0: ["base"],
-    1: ["layout", "schedule", "memory", "trace", "transport", "format"],
-    2: ["comm", "plan", "report", "launch", "data", "models"],
+    1: ["layout", "schedule", "memory", "trace", "format"],
+    2: ["comm", "launch", "data", "models"],
     3: ["engine"],
-    4: ["optim", "checkpoint", "capture"],
+    4: ["optim", "checkpoint"],
     5: ["train"],
     6: ["apps"],
 }
 LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in modules}
-TORCH_FREE = set(LEVELS[0] + LEVELS[1] + ["plan", "report", "launch", "data"])
+TORCH_FREE = set(LEVELS[0] + LEVELS[1] + ["launch", "data"])
 # Where a public header may include all of torch/torch.h.
 WHOLE_TORCH = {"models", "train"}
 
