@@ -3,7 +3,6 @@
 /// peers' buffers directly. A world of one process is this transport with one rank.
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <string>
 

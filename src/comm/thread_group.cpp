@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/thread_group.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::comm {
+
+namespace {
+constexpr detail::Milliseconds kWaitForReason{1000};
+}  // namespace
+
+std::shared_ptr<ThreadGroup::Exchange> ThreadGroup::post(const detail::Fingerprint& fingerprint,
+                                                         const void* source,
+                                                         std::int64_t memory_bytes) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Exchange>& entry = exchanges_[fingerprint.sequence];
+  if (!entry) {
+    entry = std::make_shared<Exchange>(size_);
+  }
+  Exchange& exchange = *entry;
+  for (std::size_t r = 0; r < exchange.posted.size() && !exchange.mismatch; ++r) {
+    if (exchange.posted[r] && !detail::same_collective(exchange.fingerprints[r], fingerprint)) {
+      exchange.mismatch = detail::describe_mismatch(exchange.fingerprints[r], fingerprint);
+    }
+  }
+  if (memory_bytes >= 0 && !exchange.memory) {
+    exchange.memory.reset(std::calloc(static_cast<std::size_t>(memory_bytes) + 64, 1), std::free);
+    if (!exchange.memory) {
+      throw std::bad_alloc();
+    }
+  }
+  const auto me = static_cast<std::size_t>(fingerprint.rank);
+  exchange.fingerprints[me] = fingerprint;
+  exchange.sources[me] = source;
+  exchange.posted[me] = 1;
+  changed_.notify_all();
+  return entry;
+}
+
+template <class Ready>
+void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint& mine,
+                       const std::vector<char>& arrived, Ready ready) {
+  const auto start = detail::Clock::now();
+  const auto deadline = start + timeout_;
+  while (!ready()) {
+    if (exchange.mismatch) {
+      fail(ErrorCode::kMismatch, *exchange.mismatch);
+    }
+    if (failure_) {
+      fail(ErrorCode::kPeerFailed, detail::describe(mine), ": rank ", failure_->rank,
+           " failed first: ", failure_->text);
+    }
+    auto wake = deadline;
+    if (exchange.withdrawn_by) {
+      wake = std::min(wake, exchange.withdrawn_at + kWaitForReason);
+      if (detail::Clock::now() >= wake) {
+        record_failure(*exchange.withdrawn_by, "it dropped " + detail::describe(mine) +
+                                                   " before the collective was complete");
+        continue;
+      }
+    }
+    if (detail::Clock::now() >= deadline) {
+      std::string missing;
+      for (std::size_t r = 0; r < arrived.size(); ++r) {
+        if (!arrived[r]) {
+          missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+        }
+      }
+      const std::string text = detail::describe(mine) + " waited " +
+                               detail::to_text(std::chrono::duration_cast<detail::Milliseconds>(
+                                   detail::Clock::now() - start)) +
+                               " on rank " + std::to_string(mine.rank) + "; missing: " + missing +
+                               ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
+      record_failure(mine.rank, text);
+      fail(ErrorCode::kTimeout, text);
+    }
+    changed_.wait_until(lock, wake);
+  }
+}
+
+void ThreadGroup::begin_reading(Exchange& exchange, const detail::Fingerprint& mine) {
+  Lock lock(mutex_);
+  wait(lock, exchange, mine, exchange.posted, [&] {
+    return !exchange.mismatch && !exchange.withdrawn_by &&
+           std::find(exchange.posted.begin(), exchange.posted.end(), 0) == exchange.posted.end();
+  });
+  ++exchange.readers;
+}
+
+void ThreadGroup::finish_reading(Exchange& exchange, const detail::Fingerprint& mine) {
+  Lock lock(mutex_);
+  --exchange.readers;
+  exchange.done[static_cast<std::size_t>(mine.rank)] = 1;
+  changed_.notify_all();
+  wait(lock, exchange, mine, exchange.done, [&] {
+    return std::find(exchange.done.begin(), exchange.done.end(), 0) == exchange.done.end();
+  });
+}
+
+void ThreadGroup::stop_reading(Exchange& exchange) noexcept {
+  std::lock_guard lock(mutex_);
+  --exchange.readers;
+  changed_.notify_all();
+}
+
+void ThreadGroup::leave(Exchange& exchange, const detail::Fingerprint& mine,
+                        bool complete) noexcept {
+  Lock lock(mutex_);
+  if (!complete) {
+    if (!exchange.withdrawn_by) {
+      exchange.withdrawn_by = mine.rank;
+      exchange.withdrawn_at = detail::Clock::now();
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return exchange.readers == 0; });
+  }
+  if (++exchange.left == size_) {
+    exchanges_.erase(mine.sequence);
+  }
+}
+
+void ThreadGroup::publish_failure(int rank, const std::string& text) {
+  std::lock_guard lock(mutex_);
+  record_failure(rank, text);
+}
+
+void ThreadGroup::record_failure(int rank, const std::string& text) {
+  if (!failure_) {
+    failure_ = Failure{rank, text};
+    changed_.notify_all();
+  }
+}
+
+}  // namespace fsdp::comm

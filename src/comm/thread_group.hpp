@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Where the ranks of one process meet: what the threads transport shares.
+///
+/// NOTE [life of an exchange]
+/// One collective of a thread group is an Exchange, found by its sequence number:
+///
+///   post   each rank writes its fingerprint and its source pointer; a rank whose fingerprint
+///          differs from an earlier one records the mismatch, so that everybody ends with the same
+///          text
+///   read   entered once all have posted: ranks read each other's sources without the lock
+///   done   a rank has read all it needs; its own source stays in use until every rank is done
+///   left   the rank's Work is gone; the last one to leave removes the exchange
+///
+/// A Work that is destroyed before wait() withdraws its source: nobody may start to read, and those
+/// already reading are waited for. The survivors wait a moment for the reason, because a Work
+/// dropped while an exception unwinds is followed by publish_failure.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/fingerprint.hpp"
+#include "comm/timeout.hpp"
+
+namespace fsdp::comm {
+
+/// *Thread safety*: internally locked.
+class ThreadGroup {
+ public:
+  struct Exchange {
+    explicit Exchange(int size)
+        : fingerprints(count(size)), sources(count(size)), posted(count(size)), done(count(size)) {}
+    static std::size_t count(int size) { return static_cast<std::size_t>(size); }
+
+    std::vector<detail::Fingerprint> fingerprints;
+    std::vector<const void*> sources;
+    std::vector<char> posted;
+    std::vector<char> done;
+    std::shared_ptr<void> memory;  // of shared_memory()
+    std::optional<std::string> mismatch;
+    std::optional<int> withdrawn_by;
+    detail::Clock::time_point withdrawn_at;
+    int readers = 0;
+    int left = 0;
+  };
+
+  struct Failure {
+    int rank;
+    std::string text;
+  };
+
+  ThreadGroup(int size, detail::Milliseconds timeout) : size_(size), timeout_(timeout) {}
+
+  int size() const { return size_; }
+  void set_timeout(detail::Milliseconds timeout) {
+    std::lock_guard lock(mutex_);
+    timeout_ = timeout;
+  }
+
+  std::shared_ptr<Exchange> post(const detail::Fingerprint& fingerprint, const void* source,
+                                 std::int64_t memory_bytes);
+  /// Until every rank has posted the same collective and this rank may read.
+  void begin_reading(Exchange& exchange, const detail::Fingerprint& mine);
+  /// Until every rank has read.
+  void finish_reading(Exchange& exchange, const detail::Fingerprint& mine);
+  /// This rank reads no more, but is not done: reading failed.
+  void stop_reading(Exchange& exchange) noexcept;
+  void leave(Exchange& exchange, const detail::Fingerprint& mine, bool complete) noexcept;
+  void publish_failure(int rank, const std::string& text);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  template <class Ready>
+  void wait(Lock& lock, Exchange& exchange, const detail::Fingerprint& mine,
+            const std::vector<char>& arrived, Ready ready);
+  void record_failure(int rank, const std::string& text);
+
+  const int size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  detail::Milliseconds timeout_;
+  std::map<std::uint64_t, std::shared_ptr<Exchange>> exchanges_;
+  std::optional<Failure> failure_;
+};
+
+}  // namespace fsdp::comm
