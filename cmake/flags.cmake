@@ -13,8 +13,8 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(fsdp_flags INTERFACE -Wno-interference-size)
   if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    # false alarms inside std::string, GCC's bug 105651
-    target_compile_options(fsdp_flags INTERFACE -Wno-restrict)
+    # false alarms inside std::string, GCC's bugs 105651 and 105329
+    target_compile_options(fsdp_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
   endif()
 endif()
 # What ccache needs in order to serve translation units that use the precompiled header.
