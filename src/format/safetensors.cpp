@@ -79,6 +79,7 @@ std::string joined(const std::vector<std::string>& parts) {
 
 std::string joined(const std::vector<std::int64_t>& numbers) {
   std::vector<std::string> parts;
+  parts.reserve(numbers.size());
   for (const std::int64_t number : numbers) {
     parts.push_back(std::to_string(number));
   }
@@ -99,6 +100,8 @@ std::int64_t element_bytes(const std::string& dtype) {
 SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata) {
   std::set<std::string> names;
+  std::vector<std::int64_t> bytes;
+  bytes.reserve(entries.size());
   for (const TensorEntry& entry : entries) {
     FSDP_CHECK(!entry.name.empty() && entry.name != kMetadataKey, ErrorCode::kInvalidArgument,
                "safetensors: a tensor cannot be named '", entry.name, "'");
@@ -106,9 +109,10 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
                "safetensors: two tensors are named '", entry.name, "'");
     FSDP_CHECK(element_bytes(entry.dtype) > 0, ErrorCode::kInvalidArgument, "safetensors: tensor '",
                entry.name, "' has the unknown dtype '", entry.dtype, "'");
-    FSDP_CHECK(byte_count(entry.shape, element_bytes(entry.dtype)), ErrorCode::kInvalidArgument,
-               "safetensors: tensor '", entry.name, "' has the impossible shape ",
-               shape_text(entry.shape));
+    const auto count = byte_count(entry.shape, element_bytes(entry.dtype));
+    FSDP_CHECK(count.has_value(), ErrorCode::kInvalidArgument, "safetensors: tensor '", entry.name,
+               "' has the impossible shape ", shape_text(entry.shape));
+    bytes.push_back(count.value_or(0));
   }
   std::vector<std::size_t> order(entries.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -121,6 +125,7 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
   std::vector<std::string> items;
   if (!metadata.empty()) {
     std::vector<std::string> pairs;
+    pairs.reserve(metadata.size());
     for (const auto& [key, value] : metadata) {
       pairs.push_back(quoted(key) + ":" + quoted(value));
     }
@@ -133,7 +138,7 @@ SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& entries,
   for (const std::size_t index : order) {
     const TensorEntry& entry = entries[index];
     const std::int64_t begin = end;
-    end += *byte_count(entry.shape, element_bytes(entry.dtype));
+    end += bytes[index];
     layout.offsets[index] = begin;
     items.push_back(quoted(entry.name) + ":{\"dtype\":" + quoted(entry.dtype) + ",\"shape\":[" +
                     joined(entry.shape) + "],\"data_offsets\":[" + joined({begin, end}) + "]}");

@@ -25,8 +25,8 @@ Schedule::Schedule(const Config& config) : config_(config) {
              config.reduce_buffers, " reduce buffers, at least 1 is needed");
   units_.resize(static_cast<std::size_t>(config.units));
   const bool kept = config.keep_root && config.root >= 0;
-  slots_.assign(static_cast<std::size_t>(config.slots + (kept ? 1 : 0)), -1);
-  buffers_.assign(static_cast<std::size_t>(config.reduce_buffers + 1), -1);
+  slots_.assign(static_cast<std::size_t>(config.slots) + (kept ? 1 : 0), -1);
+  buffers_.assign(static_cast<std::size_t>(config.reduce_buffers) + 1, -1);
 }
 
 // --- weights ---------------------------------------------------------------------------------
