@@ -85,7 +85,8 @@ void Engine::release(std::span<const int> units) noexcept {
   try {
     execute(schedule_->release(units));
   } catch (...) {
-    // The operator is done and its result is right; execute() keeps the failure for the next call.
+    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws it.
+    failure_ = std::current_exception();
   }
 }
 
