@@ -3,10 +3,9 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <chrono>
-#include <cstdio>
+#include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "engine/backward.hpp"
@@ -280,94 +279,13 @@ void Engine::check_unused_parameters() {
   }
 }
 
-// --- actions ---------------------------------------------------------------------------------
+// --- what the facade asks --------------------------------------------------------------------
 
 void Engine::check_usable() const {
   if (failure_ != nullptr) {
     std::rethrow_exception(failure_);
   }
 }
-
-void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
-  // Gloo's threads inherit thread-local state, and our own copies need no touch.
-  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  try {
-    for (const Action& action : actions) {
-      switch (action.kind) {
-        case ActionKind::kStartGather: start_gather(action); break;
-        case ActionKind::kWaitGather: wait_gather(action); break;
-        case ActionKind::kFree: free(action); break;
-        case ActionKind::kOpenReduce: sink_->open(action.unit, action.slot); break;
-        case ActionKind::kStartReduce: {
-          const Unit& unit = at(action.unit);
-          emit(trace::EventKind::kReduceStart, action.unit, action.slot);
-          sink_->start_reduce(action.unit, action.slot);
-          ++counters_.reduce_scatters;
-          counters_.reduce_bytes += unit.logical_bytes();
-          counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
-          break;
-        }
-        case ActionKind::kWaitReduce:
-          emit(trace::EventKind::kReduceWaitBegin, action.unit, action.slot);
-          sink_->wait_reduce(action.unit, keeps_gradients);
-          emit(trace::EventKind::kReduceWaitEnd, action.unit, action.slot);
-          break;
-        case ActionKind::kFence:
-          communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
-          is_read_since_fence_ = false;
-          break;
-      }
-    }
-  } catch (...) {
-    // Ranks may have parted here: nothing that follows would match.
-    failure_ = std::current_exception();
-    throw;
-  }
-}
-
-void Engine::start_gather(const Action& action) {
-  const Unit& unit = at(action.unit);
-  store_->start(unit, action.unit, action.slot);
-  count_gather(unit);
-  emit_bytes(trace::EventKind::kGatherStart, action.unit, action.slot);
-}
-
-void Engine::count_gather(const Unit& unit) {
-  ++counters_.gathers;
-  counters_.gather_bytes += unit.logical_bytes();
-  counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
-}
-
-void Engine::wait_gather(const Action& action) {
-  emit_bytes(trace::EventKind::kGatherWaitBegin, action.unit, action.slot);
-  store_->wait(action.unit);
-  at(action.unit).install(store_->address(action.unit, action.slot));
-  emit_bytes(trace::EventKind::kGatherWaitEnd, action.unit, action.slot);
-}
-
-void Engine::free(const Action& action) {
-  Unit& unit = at(action.unit);
-  unit.remove();
-  store_->release(unit, action.unit, action.slot, options_.poison_freed);
-  emit(trace::EventKind::kFree, action.unit, action.slot);
-}
-
-void Engine::emit(trace::EventKind kind, int unit, int slot) {
-  if (options_.observer) {
-    options_.observer(
-        {kind, unit, slot, std::chrono::steady_clock::now().time_since_epoch().count()});
-  }
-}
-
-void Engine::emit_bytes(trace::EventKind kind, int unit, int slot) {
-  if (options_.observer) {
-    options_.observer({kind, unit, slot,
-                       std::chrono::steady_clock::now().time_since_epoch().count(),
-                       store_->address(unit, slot), at(unit).padded_bytes()});
-  }
-}
-
-// --- what the facade asks --------------------------------------------------------------------
 
 void Engine::reshard() {
   std::lock_guard lock(mutex_);
