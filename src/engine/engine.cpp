@@ -64,8 +64,11 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     for (int unit : units) {
       names += (names.empty() ? "\"" : ", \"") + at(unit).name + "\"";
     }
+    // Operators that still run on other threads may hold slots as well.
+    const int extra_slots =
+        std::max(static_cast<int>(units.size()) - 1 - options_.prefetch, options_.extra_slots + 1);
     fail(error.code(), "[touch] ", op, " takes weights of the units ", names, ": ", error.text(),
-         ". Set Options::extra_slots to ", static_cast<int>(units.size()) - 1 - options_.prefetch,
+         ". Set Options::extra_slots to ", extra_slots,
          " or more, or put these weights into one unit");
   }
   try {
