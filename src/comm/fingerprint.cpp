@@ -61,7 +61,7 @@ std::string likely_cause(const Fingerprint& left, const Fingerprint& right) {
     return "the ranks name different roots (" + std::to_string(left.root) + " and " +
            std::to_string(right.root) + ")";
   }
-  return "the ranks hold different sizes. Were the models built with different shapes or wrapped "
+  return "the ranks hold different sizes. Were the models built with different shapes or divided "
          "into different units?";
 }
 

@@ -17,6 +17,17 @@ using schedule::Action;
 using schedule::ActionKind;
 using schedule::Pass;
 
+namespace {
+
+void check_lives_in_shards(const Parameter& parameter, const char* where) {
+  FSDP_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
+             ErrorCode::kInvalidArgument, "[", where, "] parameter \"", parameter.name,
+             "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
+             "fully_shard() takes weights out. Convert the module before sharding it");
+}
+
+}  // namespace
+
 // --- touches ---------------------------------------------------------------------------------
 
 void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
@@ -96,14 +107,9 @@ void Engine::check_before_forward() {
   if (is_forward_checked_) {
     return;
   }
-  // Once a pass: nobody has taken a parameter out of its unit.
   for (const Unit& unit : units_) {
     for (const Parameter& parameter : unit.parameters) {
-      FSDP_CHECK(
-          parameter.tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
-          ErrorCode::kInvalidArgument, "[touch] parameter \"", parameter.name,
-          "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
-          "fully_shard() takes weights out. Convert the module before sharding it");
+      check_lives_in_shards(parameter, "touch");
     }
   }
   is_forward_checked_ = true;
@@ -220,10 +226,7 @@ void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) 
   ensure_backward();
   Unit& unit = at(index);
   Parameter& parameter = unit.parameters[static_cast<std::size_t>(parameter_index)];
-  FSDP_CHECK(tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
-             ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
-             "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
-             "fully_shard() takes weights out. Convert the module before sharding it");
+  check_lives_in_shards(parameter, "backward");
   has_gradients_ = true;
   execute(schedule_->gradient(index));
   at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
