@@ -173,6 +173,32 @@ TEST(InitialWeights, ComeFromRankZeroByDefault) {
   });
 }
 
+TEST(InitialWeights, OfBuffersComeFromRankZeroInAnyMemoryOrder) {
+  run_threads(2, [](World world) {
+    const auto model = std::make_shared<Layers>();
+    const at::Tensor rows = torch::full({2, 3}, static_cast<double>(world.rank()));
+    model->register_buffer("rows", rows);
+    const at::Tensor columns = torch::full({3, 2}, static_cast<double>(world.rank())).t();
+    model->register_buffer("columns", columns);
+    fully_shard(model, world, test_options({}));
+    EXPECT_EQ(rows.abs().sum().item<float>(), 0);
+    EXPECT_EQ(columns.abs().sum().item<float>(), 0);
+  });
+}
+
+TEST(FullyShard, WantsStridedParametersOnOneDevice) {
+  run_threads(1, [](World world) {
+    const auto model = std::make_shared<Layers>();
+    model->register_parameter("elsewhere", torch::zeros({2}, torch::kMeta));
+    EXPECT_THAT(error_of([&] { fully_shard(model, world, test_options({})); }),
+                HasSubstr("one device a rank"));
+    const auto sparse = std::make_shared<Layers>();
+    sparse->register_parameter("sparse", torch::eye(2).to_sparse());
+    EXPECT_THAT(error_of([&] { fully_shard(sparse, world, test_options({})); }),
+                HasSubstr("not a strided tensor"));
+  });
+}
+
 TEST(InitialWeights, AreCheckedInsteadWhenAsked) {
   run_threads(3, [](World world) {
     Options options = test_options({});
