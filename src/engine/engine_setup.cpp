@@ -99,11 +99,8 @@ void Engine::set_up() {
   schedule_.emplace(config);
   store_->make_shards(units_);
   sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
-  std::int64_t largest = 0;
-  for (const Unit& unit : units_) {
-    largest = std::max(largest, unit.padded_bytes());
-  }
-  const std::int64_t staging = communicator_.reserve_staging(largest, 1);
+  const std::int64_t staging =
+      communicator_.reserve_staging(largest_padded_bytes(units_, /*except=*/-1), 1);
   ledger_.add(memory::Kind::kStaging, staging);
 
   for (int unit = 0; unit < count; ++unit) {

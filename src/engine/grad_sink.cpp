@@ -5,28 +5,11 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
-
-namespace {
-std::int64_t largest_in_ring(const std::vector<Unit>& units, int root) {
-  std::int64_t largest = 0;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    if (units.size() == 1 || static_cast<int>(i) != root) {
-      largest = std::max(largest, units[i].padded_bytes());
-    }
-  }
-  return largest;
-}
-
-std::int64_t root_buffer_bytes(const std::vector<Unit>& units, int root) {
-  return root >= 0 && units.size() > 1 ? units[static_cast<std::size_t>(root)].padded_bytes() : 0;
-}
-}  // namespace
 
 GradSink::GradSink(comm::Communicator& communicator, memory::Ledger& ledger,
                    std::vector<Unit>& units, int root, int buffers)
@@ -40,10 +23,13 @@ GradSink::GradSink(comm::Communicator& communicator, memory::Ledger& ledger,
     buffers_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
     buffer_bytes_ += bytes;
   };
+  const bool root_has_own = root >= 0 && units.size() > 1;
   for (int buffer = 0; buffer < buffers; ++buffer) {
-    allocate(largest_in_ring(units, root));
+    allocate(largest_padded_bytes(units, root_has_own ? root : -1));
   }
-  allocate(root_buffer_bytes(units, root));
+  if (root_has_own) {
+    allocate(units[static_cast<std::size_t>(root)].padded_bytes());
+  }
   ledger_.add(memory::Kind::kReduceBuffers, buffer_bytes_);
   for (Unit& unit : units) {
     unit.flat_grad_shard =

@@ -3,7 +3,6 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,16 +11,6 @@
 namespace fsdp::engine {
 
 namespace {
-
-std::int64_t largest_in_ring(const std::vector<Unit>& units, const StoreConfig& config) {
-  std::int64_t largest = 0;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    if (static_cast<int>(i) != config.kept_unit) {
-      largest = std::max(largest, units[i].padded_bytes());
-    }
-  }
-  return largest;
-}
 
 class SlotStore : public WeightStore {
  public:
@@ -47,7 +36,7 @@ class SlotStore : public WeightStore {
       slot_bytes_ += bytes;
     };
     for (int slot = 0; slot < config_.slots; ++slot) {
-      allocate(largest_in_ring(units, config_));
+      allocate(largest_padded_bytes(units, config_.kept_unit));
     }
     if (config_.kept_unit >= 0) {
       allocate(units[static_cast<std::size_t>(config_.kept_unit)].padded_bytes());

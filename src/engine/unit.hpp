@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,5 +75,16 @@ struct Unit {
     return false;
   }
 };
+
+/// Bytes of the largest unit but `except` (-1: none), padding included; 0 without another.
+inline std::int64_t largest_padded_bytes(const std::vector<Unit>& units, int except) {
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (static_cast<int>(i) != except) {
+      largest = std::max(largest, units[i].padded_bytes());
+    }
+  }
+  return largest;
+}
 
 }  // namespace fsdp::engine
