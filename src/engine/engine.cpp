@@ -76,12 +76,17 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   }
 }
 
-void Engine::release(std::span<const int> units) {
+void Engine::release(std::span<const int> units) noexcept {
   std::lock_guard lock(mutex_);
   if (failure_ != nullptr) {
     return;
   }
-  execute(schedule_->release(units));
+  try {
+    execute(schedule_->release(units));
+  } catch (...) {
+    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws it.
+    failure_ = std::current_exception();
+  }
 }
 
 void Engine::check_before_forward() {

@@ -34,7 +34,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   // TouchTarget: called by the dispatcher's fallback.
   void touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
              std::uint64_t signature) override;
-  void release(std::span<const int> units) override;
+  void release(std::span<const int> units) noexcept override;
   void shard_written(int unit) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
 

@@ -46,8 +46,8 @@ class TouchTarget {
   /// Makes the units of `hits` whole and pins them. `units` is ascending, without duplicates.
   virtual void touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
                      std::uint64_t signature) = 0;
-  /// Unpins. Called also when the operator threw.
-  virtual void release(std::span<const int> units) = 0;
+  /// Unpins. Called also when the operator threw; what fails here is thrown by the next touch.
+  virtual void release(std::span<const int> units) noexcept = 0;
   /// An operator is about to write this rank's shard of `unit`, be it through data(), which version
   /// counters do not see (torch::optim::SGD steps that way).
   virtual void shard_written(int unit) = 0;
