@@ -81,6 +81,23 @@ class File {
   int descriptor_ = -1;
 };
 
+/// Removes a file that a save did not get to rename: on a full disk it would stand in the way of
+/// the next save.
+class Leftover {
+ public:
+  explicit Leftover(std::string path) : path_(std::move(path)) {}
+  ~Leftover() {
+    if (!path_.empty()) {
+      ::unlink(path_.c_str());  // gone already when the save succeeded
+    }
+  }
+  Leftover(const Leftover&) = delete;
+  Leftover& operator=(const Leftover&) = delete;
+
+ private:
+  std::string path_;
+};
+
 /// Runs a phase on every rank; if it fails anywhere, every rank throws the first failing rank's
 /// error. @collective all ranks
 template <class Phase>
@@ -123,6 +140,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
   const format::SafetensorsLayout layout = format::plan_safetensors(entries, metadata);
 
   const std::string partial = path + ".partial";
+  const Leftover leftover(world.rank() == 0 ? partial : "");
   together(world, "save_safetensors: create", [&] {
     if (world.rank() == 0) {
       const std::filesystem::path parent = std::filesystem::path(path).parent_path();

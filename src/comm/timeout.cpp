@@ -19,7 +19,8 @@ Milliseconds default_timeout() {
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   FSDP_CHECK(*end == '\0' && seconds > 0 && seconds <= kLongestSeconds, ErrorCode::kInvalidArgument,
-             "FSDP_TIMEOUT is '", text, "', must be a positive number of seconds");
+             "FSDP_TIMEOUT is '", text,
+             "', must be a number of seconds above 0 and at most 30 days");
   return std::max(Milliseconds(1), Milliseconds(static_cast<std::int64_t>(seconds * 1000)));
 }
 

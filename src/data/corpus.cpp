@@ -25,7 +25,7 @@ std::vector<std::string> files_under(const std::string& root) {
   for (; !error && walk != end; walk.increment(error)) {
     if (walk->path().filename().string().starts_with('.')) {
       walk.disable_recursion_pending();
-    } else if (walk->is_regular_file()) {
+    } else if (std::error_code unknown; walk->is_regular_file(unknown)) {
       files.push_back(walk->path().string());
     }
   }
@@ -65,6 +65,8 @@ Corpus Corpus::open(const std::string& path) {
   corpus.path_ = path;
   std::error_code error;
   const auto status = fs::status(path, error);
+  FSDP_CHECK(fs::status_known(status), ErrorCode::kIo, "'", path,
+             "' cannot be read: ", error.message());
   FSDP_CHECK(fs::exists(status), ErrorCode::kNotFound, "'", path, "' does not exist");
   if (!fs::is_directory(status)) {
     corpus.is_text_ = !is_token_file(path);

@@ -14,7 +14,8 @@
 namespace fsdp::data::detail {
 
 MappedFile::MappedFile(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe without a writer must be refused below, not waited for.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   FSDP_CHECK(file >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
              "' cannot be opened: ", std::strerror(errno));
   struct stat status{};

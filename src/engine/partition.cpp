@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "engine/layer_members.hpp"
+#include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -111,6 +112,15 @@ void check_aliases(const Tree& tree) {
     }
   }
   for (const auto& [name, tensor] : tree.parameters) {
+    FSDP_CHECK(!tensor.key_set().has(kTouchKey), ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"", name,
+               "\" is sharded already, with this module or with another one that shares it: keep "
+               "that Sharded. If it is gone, its weights are gone with it; copies made inside "
+               "full_parameters() come back by set_data()");
+    FSDP_CHECK(!tensor.requires_grad() || !tensor.is_complex(), ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"", name, "\" is ", c10::toString(tensor.scalar_type()),
+               " and requires grad, but complex gradients cannot be reduced: hold it as "
+               "view_as_real(), or freeze it");
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     const std::size_t held =
         c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));

@@ -44,7 +44,8 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 void remember_signal(int signal) { stop_signal.store(signal); }
 
-/// SIGINT and SIGTERM are remembered while this lives; orphans of the ranks become our children, so
+/// SIGINT, SIGTERM and SIGHUP are remembered while this lives, SIGHUP unless nohup has it ignored;
+/// orphans of the ranks become our children, so
 /// that none can escape.
 class Guardian {
  public:
@@ -54,6 +55,10 @@ class Guardian {
     action.sa_handler = remember_signal;
     ::sigaction(SIGINT, &action, &old_interrupt_);
     ::sigaction(SIGTERM, &action, &old_terminate_);
+    ::sigaction(SIGHUP, nullptr, &old_hangup_);
+    if (old_hangup_.sa_handler != SIG_IGN) {
+      ::sigaction(SIGHUP, &action, nullptr);
+    }
     struct sigaction ignore{};
     ignore.sa_handler = SIG_IGN;
     ::sigaction(SIGPIPE, &ignore, &old_pipe_);
@@ -66,12 +71,14 @@ class Guardian {
     ::prctl(PR_SET_CHILD_SUBREAPER, was_subreaper_);
     ::sigaction(SIGINT, &old_interrupt_, nullptr);
     ::sigaction(SIGTERM, &old_terminate_, nullptr);
+    ::sigaction(SIGHUP, &old_hangup_, nullptr);
     ::sigaction(SIGPIPE, &old_pipe_, nullptr);
   }
 
  private:
   struct sigaction old_interrupt_{};
   struct sigaction old_terminate_{};
+  struct sigaction old_hangup_{};
   struct sigaction old_pipe_{};
   int was_subreaper_ = 0;
 };
@@ -118,15 +125,16 @@ struct Rank {
   Descriptor process;  // readable once the rank has ended: wakes the poll at the first to fail
   bool ended = false;
   int exit_code = 0;           // 128 + signal
+  int signal = 0;              // that ended it; a program may exit with such a code by itself
   bool asked_to_stop = false;  // its end is a consequence, not a cause
   detail::LineForwarder output;
   detail::LineForwarder error;
 };
 
 std::string describe_end(const Rank& rank) {
-  if (rank.exit_code > 128) {
-    const int signal = rank.exit_code - 128;
-    return "was ended by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+  if (rank.signal != 0) {
+    return "was ended by signal " + std::to_string(rank.signal) + " (" + ::strsignal(rank.signal) +
+           ")";
   }
   return "exited with code " + std::to_string(rank.exit_code);
 }
@@ -254,7 +262,8 @@ void Supervisor::reap() {
     }
     rank.ended = true;
     rank.process.reset();
-    rank.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    rank.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    rank.exit_code = rank.signal != 0 ? 128 + rank.signal : WEXITSTATUS(status);
     if (rank.exit_code != 0) {
       order_of_failure_.push_back(rank.number);
     }

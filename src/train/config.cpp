@@ -42,9 +42,16 @@ class Problems {
   std::string text_;
 };
 
+// Their products stay far from the largest integer.
+constexpr std::int64_t kLimit = std::int64_t{1} << 24;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 38;
+
 void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   const auto positive = [&](const char* flag, std::int64_t value) {
     problems.check(value >= 1, flag, " is ", value, ", must be at least 1");
+  };
+  const auto limited = [&](const char* flag, std::int64_t value, std::int64_t limit = kLimit) {
+    problems.check(value <= limit, flag, " is ", value, ", must be at most ", limit);
   };
   const auto not_negative = [&](const char* flag, double value) {
     problems.check(std::isfinite(value) && value >= 0, flag, " is ", value,
@@ -55,9 +62,14 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   positive("--seq", config.sequence);
   positive("--global-batch", config.global_batch);
   problems.check(config.batch >= 0, "--batch is ", config.batch, ", must be at least 1");
+  limited("--global-batch", config.global_batch);
+  limited("--batch", config.batch);
+  limited("--eval-batches", config.eval_batches);
+  limited("--sample", config.sample);
+  limited("--steps", config.steps, kMostSteps);
   problems.check(config.sequence <= config.model.context, "--seq ", config.sequence,
                  " does not fit the model's context of ", config.model.context);
-  if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0) {
+  if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0 && config.batch <= kLimit) {
     const std::int64_t batch = config.batch;
     if (batch == 0) {
       problems.check(config.global_batch % ranks == 0, "--global-batch ", config.global_batch,
@@ -107,20 +119,25 @@ void check_outputs(const TrainConfig& config, Problems& problems) {
   std::error_code error;
   if (!config.out.empty()) {
     fs::create_directories(config.out, error);
-    problems.check(fs::is_directory(config.out) && ::access(config.out.c_str(), W_OK) == 0,
+    // By way of the error code: a folder that may not be looked into is a problem, no exception.
+    std::error_code unknown;
+    problems.check(fs::is_directory(config.out, unknown) && ::access(config.out.c_str(), W_OK) == 0,
                    "--out '", config.out, "' is not a directory that can be written",
                    error ? ": " + error.message() : "");
   }
   if (!config.log.empty()) {
     const fs::path parent = fs::absolute(config.log).parent_path();
     const bool exists = fs::exists(config.log, error);
-    problems.check(exists ? fs::is_regular_file(config.log) || fs::is_character_file(config.log)
-                          : fs::is_directory(parent),
-                   "--log '", config.log, "' cannot be written",
-                   exists ? "" : ": there is no directory '" + parent.string() + "'");
-    problems.check(::access((exists ? config.log : parent.string()).c_str(), W_OK) == 0 ||
-                       !fs::is_directory(parent),
-                   "--log '", config.log, "' cannot be written: permission denied");
+    problems.check(!error, "--log '", config.log, "' cannot be written: ", error.message());
+    const bool has_parent = fs::is_directory(parent, error);
+    problems.check(
+        exists ? fs::is_regular_file(config.log, error) || fs::is_character_file(config.log, error)
+               : has_parent,
+        "--log '", config.log, "' cannot be written",
+        exists ? "" : ": there is no directory '" + parent.string() + "'");
+    problems.check(
+        ::access((exists ? config.log : parent.string()).c_str(), W_OK) == 0 || !has_parent,
+        "--log '", config.log, "' cannot be written: permission denied");
   }
 }
 

@@ -2,6 +2,8 @@
 /// Bad input: exit code 2, one clear line on standard error, nothing on standard output.
 #include <gmock/gmock.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -28,6 +30,8 @@ class BadInputTest : public ::testing::TestWithParam<BadInput> {
     directory_.write("odd.bin", "abc");
     directory_.write("big.bin", std::string(4000, '\7'));
     std::filesystem::create_directory(directory_.path("empty"));
+    std::filesystem::create_symlink("loop", directory_.path("loop"));
+    ::mkfifo(directory_.path("pipe").c_str(), 0600);
   }
   fsdp::test::TemporaryDirectory directory_;
 };
@@ -73,6 +77,14 @@ INSTANTIATE_TEST_SUITE_P(
                  "--global-batch 32 is not divisible by 3 ranks"},
         BadInput{"BatchDoesNotDivide", train({"--batch", "5"}),
                  "--global-batch 32 is not divisible by 2 ranks x --batch 5"},
+        BadInput{"BatchOverflowsToZero", train({"--ranks", "4", "--batch", "4611686018427387904"}),
+                 "must be at most"},
+        BadInput{"EvaluationOverflows", train({"--eval-batches", "9223372036854775807"}),
+                 "--eval-batches is 9223372036854775807, must be at most"},
+        BadInput{"DataIsAPipe", train({"--data", "@pipe"}), "is not a regular file"},
+        BadInput{"DataIsOutOfReach", train({"--data", "@loop"}), "Too many levels"},
+        BadInput{"OutIsOutOfReach", train({"--out", "@loop/out"}), "--out"},
+        BadInput{"LogIsOutOfReach", train({"--log", "@loop"}), "--log"},
         BadInput{"WarmupTooLong", train({"--steps", "5", "--warmup", "6"}), "--warmup 6"},
         BadInput{"MinAboveMax", train({"--lr", "0.1", "--min-lr", "0.2"}), "--min-lr 0.2"},
         BadInput{"MissingFile", train({"--data", "@nothing"}), "does not exist"},

@@ -18,12 +18,17 @@ double number_after(const std::string& line, const std::string& key) {
 
 }  // namespace
 
-CommandResult run_fsdp(const std::vector<std::string>& arguments) {
+std::string fsdp_program() {
   const char* binary = std::getenv("FSDP_BINARY");
   if (binary == nullptr || *binary == '\0') {
     throw std::runtime_error("FSDP_BINARY does not name the program: run this test through ctest");
   }
-  return run_command(std::vector<std::string>{binary} + arguments, {{"OMP_NUM_THREADS", "1"}});
+  return binary;
+}
+
+CommandResult run_fsdp(const std::vector<std::string>& arguments) {
+  return run_command(std::vector<std::string>{fsdp_program()} + arguments,
+                     {{"OMP_NUM_THREADS", "1"}});
 }
 
 std::vector<std::string> tiny_training(const std::string& data, const std::string& out) {

@@ -9,7 +9,10 @@
 
 namespace fsdp::test {
 
-/// Runs the program that this build made with `arguments`, one thread a rank.
+/// The path of the program that this build made.
+std::string fsdp_program();
+
+/// Runs it with `arguments`, one thread a rank.
 CommandResult run_fsdp(const std::vector<std::string>& arguments);
 
 /// A model small enough to train in a second.

@@ -123,6 +123,18 @@ TEST_F(Launcher, ASignalBecomes128PlusItsNumber) {
             HasSubstr("rank 0 was ended by signal 15 (Terminated), told to stop after rank 1")));
 }
 
+TEST_F(Launcher, ACodeAbove128IsNotASignal) {
+  const Outcome outcome = run_captured(script(1, "exit 255"));
+  EXPECT_EQ(outcome.code, 255);
+  EXPECT_THAT(outcome.error, HasSubstr("rank 0 exited with code 255"));
+}
+
+TEST_F(Launcher, AHangUpEndsTheRanks) {
+  const Outcome outcome =
+      run_captured(script(2, "if [ $RANK = 1 ]; then kill -HUP $PPID; fi; sleep 60"));
+  EXPECT_EQ(outcome.code, 128 + SIGHUP);
+}
+
 TEST_F(Launcher, Fault128_NoDescendantStays) {
   // Rank 1's grandchild ignores SIGTERM and has left the process group and the session.
   const std::string file = path("pid");
