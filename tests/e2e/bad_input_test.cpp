@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"LogNowhere", train({"--log", "@no/run.jsonl"}), "--log"},
         BadInput{"RunWithoutRanks", {"run", "true"}, "--ranks"},
         BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "no program to run"}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& tested) { return tested.param.name; });
 
 TEST(RunCommandTest, HandsTheProgramItsOwnFlags) {
   const std::vector<std::string> program = {

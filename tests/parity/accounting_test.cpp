@@ -103,8 +103,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, Accounting,
                                          Setting{2, 1, false, 128}, Setting{2, 2, false, 0},
                                          Setting{3, 1, true, 0}, Setting{4, 2, true, 128},
                                          Setting{7, 1, false, 128}),
-                         [](const auto& info) {
-                           const Setting& s = info.param;
+                         [](const auto& tested) {
+                           const Setting& s = tested.param;
                            return std::to_string(s.size) + "ranks_prefetch" +
                                   std::to_string(s.prefetch) + (s.keep_root ? "_kept" : "") +
                                   "_align" + std::to_string(s.align_bytes);

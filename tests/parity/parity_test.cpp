@@ -63,10 +63,10 @@ INSTANTIATE_TEST_SUITE_P(
     AllKinds, Parity,
     testing::Combine(testing::Range(std::size_t{0}, all_subject_kinds().size()),
                      testing::Values(1, 2, 3, 4, 7, 8), testing::Values(0, 128)),
-    [](const auto& info) {
-      return all_subject_kinds()[std::get<0>(info.param)].name + "_" +
-             std::to_string(std::get<1>(info.param)) + "ranks_align" +
-             std::to_string(std::get<2>(info.param));
+    [](const auto& tested) {
+      return all_subject_kinds()[std::get<0>(tested.param)].name + "_" +
+             std::to_string(std::get<1>(tested.param)) + "ranks_align" +
+             std::to_string(std::get<2>(tested.param));
     });
 
 TEST(ProcessParity, TwoProcessesOverGlooEqualOneProcess) {

@@ -126,7 +126,7 @@ TEST_P(Mismatch, DifferentRootsNameBoth) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "c10d"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 // ---- ranks that fail, stall or leave, as threads ----------------------------------------------
 
@@ -182,7 +182,7 @@ TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
   const auto start = std::chrono::steady_clock::now();

@@ -78,7 +78,7 @@ TEST_P(SteadyState, MoreInFlightThanReservedStillWorks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, SteadyState, testing::Values("threads", "gloo"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 }  // namespace
 }  // namespace fsdp

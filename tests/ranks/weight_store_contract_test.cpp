@@ -136,11 +136,11 @@ INSTANTIATE_TEST_SUITE_P(AllStores, WeightStoreContract,
                                          std::tuple{std::string("c10d"), Kind::kSlots, 3},
                                          std::tuple{std::string("c10d"), Kind::kSlots, 4},
                                          std::tuple{std::string("c10d"), Kind::kSlots, 7}),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) +
-                                  (std::get<1>(info.param) == Kind::kSlots ? "_slots_"
-                                                                           : "_aliased_") +
-                                  std::to_string(std::get<2>(info.param));
+                         [](const auto& tested) {
+                           return std::string(std::get<0>(tested.param)) +
+                                  (std::get<1>(tested.param) == Kind::kSlots ? "_slots_"
+                                                                             : "_aliased_") +
+                                  std::to_string(std::get<2>(tested.param));
                          });
 
 TEST(AliasedStore, SaysThatTheTransportHasNoSharedMemory) {

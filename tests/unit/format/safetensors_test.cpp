@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                 ErrorCode::kCorrupt, "1 bytes before tensor 'b' belong to no tensor"},
         BadFile{"MetadataNotText", file_of(R"({"__metadata__":{"a":1}})", 0), ErrorCode::kCorrupt,
                 "__metadata__ 'a' is not a string"}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace fsdp::format
