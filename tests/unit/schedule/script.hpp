@@ -68,8 +68,11 @@ class Script {
   std::string step(const Units& order) {
     const std::vector<Units> forward_order = each(order);
     const std::vector<Units> backward_order(forward_order.rbegin(), forward_order.rend());
-    return "\n" + run(schedule::Pass::kForward, forward_order) +
-           run(schedule::Pass::kBackward, backward_order) + line("end of backward", end_backward());
+    std::string text = "\n";
+    text += run(schedule::Pass::kForward, forward_order);
+    text += run(schedule::Pass::kBackward, backward_order);
+    text += line("end of backward", end_backward());
+    return text;
   }
 
   static std::vector<Units> each(const Units& order) {
