@@ -13,8 +13,9 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(fsdp_flags INTERFACE -Wno-interference-size)
   if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    # false alarms inside std::string, GCC's bugs 105651 and 105329
-    target_compile_options(fsdp_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
+    # false alarms inside std::string, GCC's bugs 105651 and 105329: one cause, three names
+    target_compile_options(fsdp_flags INTERFACE -Wno-restrict -Wno-stringop-overflow
+                           -Wno-array-bounds)
   endif()
 endif()
 # What ccache needs in order to serve translation units that use the precompiled header.

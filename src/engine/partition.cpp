@@ -84,6 +84,15 @@ void check_parameters(const Tree& tree) {
              "[fully_shard] the module has no parameters");
   const auto& [first_name, first] = tree.parameters.front();
   for (const auto& [name, tensor] : tree.parameters) {
+    FSDP_CHECK(!tensor.key_set().has(kTouchKey), ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"", name,
+               "\" is sharded already, with this module or with another one that shares it: keep "
+               "that Sharded. If it is gone, its weights are gone with it; copies made inside "
+               "full_parameters() come back by set_data()");
+    FSDP_CHECK(!tensor.requires_grad() || !tensor.is_complex(), ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"", name, "\" is ", c10::toString(tensor.scalar_type()),
+               " and requires grad, but complex gradients cannot be reduced: hold it as "
+               "view_as_real(), or freeze it");
     FSDP_CHECK(tensor.layout() == c10::kStrided, ErrorCode::kUnsupported,
                "[fully_shard] parameter \"", name, "\" is not a strided tensor");
     FSDP_CHECK(tensor.device() == first.device(), ErrorCode::kInvalidArgument,
@@ -112,15 +121,6 @@ void check_aliases(const Tree& tree) {
     }
   }
   for (const auto& [name, tensor] : tree.parameters) {
-    FSDP_CHECK(!tensor.key_set().has(kTouchKey), ErrorCode::kInvalidArgument,
-               "[fully_shard] parameter \"", name,
-               "\" is sharded already, with this module or with another one that shares it: keep "
-               "that Sharded. If it is gone, its weights are gone with it; copies made inside "
-               "full_parameters() come back by set_data()");
-    FSDP_CHECK(!tensor.requires_grad() || !tensor.is_complex(), ErrorCode::kUnsupported,
-               "[fully_shard] parameter \"", name, "\" is ", c10::toString(tensor.scalar_type()),
-               " and requires grad, but complex gradients cannot be reduced: hold it as "
-               "view_as_real(), or freeze it");
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     const std::size_t held =
         c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));

@@ -45,8 +45,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 void remember_signal(int signal) { stop_signal.store(signal); }
 
 /// SIGINT, SIGTERM and SIGHUP are remembered while this lives, SIGHUP unless nohup has it ignored;
-/// orphans of the ranks become our children, so
-/// that none can escape.
+/// orphans of the ranks become our children, so that none can escape.
 class Guardian {
  public:
   Guardian() {

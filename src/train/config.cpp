@@ -75,10 +75,9 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
       problems.check(config.global_batch % ranks == 0, "--global-batch ", config.global_batch,
                      " is not divisible by ", ranks, " ranks");
     } else {
-      const bool divides =
-          batch <= config.global_batch / ranks && config.global_batch % (ranks * batch) == 0;
-      problems.check(divides, "--global-batch ", config.global_batch, " is not divisible by ",
-                     ranks, " ranks x --batch ", batch);
+      problems.check(config.global_batch % (ranks * batch) == 0, "--global-batch ",
+                     config.global_batch, " is not divisible by ", ranks, " ranks x --batch ",
+                     batch);
     }
   }
   problems.check(std::isfinite(config.lr) && config.lr > 0, "--lr is ", config.lr,

@@ -200,11 +200,12 @@ class Sharded {
 /// @memory shards + slots + reduce buffers, see Sharded::promise(); the module's own weights go
 /// unit by unit
 /// @throws Error kInvalidArgument when the module has no parameters, when they lie on several
-/// devices, when something outside the module holds a weight's memory, when one has a gradient or
-/// is no leaf, when an Embedding has max_norm, when a weight was assigned to a member instead of
-/// tied, or for a negative option; kNotFound for a path of units_listed() that is not there;
-/// kUnsupported for a parameter that is not strided, or for Store::kAliased where ranks share no
-/// memory; kMismatch, on all ranks, naming the first parameter or option in which ranks differ
+/// devices, when something outside the module holds a weight's memory, when one has a gradient,
+/// is sharded already or is no leaf, when an Embedding has max_norm, when a weight was assigned to
+/// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
+/// is not there; kUnsupported for a parameter that is not strided or is complex and trains, or for
+/// Store::kAliased where ranks share no memory; kMismatch, on all ranks, naming the first parameter
+/// or option in which ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 

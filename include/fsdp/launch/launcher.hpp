@@ -42,8 +42,8 @@ struct LaunchOptions {
 /// MASTER_PORT, which `fsdp::init` hands to the store.
 ///
 /// When a rank fails, the others get SIGTERM and, after `grace`, SIGKILL; one line per failed rank
-/// on standard error says its code or signal, the first to fail in front. SIGINT and SIGTERM are
-/// passed on to all ranks.
+/// on standard error says its code or signal, the first to fail in front. SIGINT, SIGTERM and
+/// SIGHUP are passed on to all ranks (SIGHUP not where it is ignored, as under nohup).
 ///
 /// @returns 0, or the exit code of the rank that failed first (128 + signal if one ended it), or
 /// 128 + signal when the launcher itself was told to stop.
