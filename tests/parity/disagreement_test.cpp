@@ -128,7 +128,7 @@ TEST(Disagreement, Fault007_GradNormOnOneRank) {
 }
 
 TEST(Disagreement, Fault007_SaveOnOneRank) {
-  const fsdp::testing::TemporaryDirectory directory;
+  const fsdp::test::TemporaryDirectory directory;
   expect_errors([&](Party& party) {
     if (party.is(0)) {
       checkpoint::save_safetensors(party.sharded, directory.path("model.safetensors"));

@@ -52,7 +52,7 @@ struct Everything : nn::Module {
 };
 
 TEST(SavedValues, EqualTheUnshardedModule) {
-  const fsdp::testing::TemporaryDirectory directory;
+  const fsdp::test::TemporaryDirectory directory;
   for (const int size : {1, 2, 3, 8}) {
     std::mutex generator;
     const std::string path = directory.path("model" + std::to_string(size) + ".safetensors");
