@@ -9,7 +9,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "fsdp/base/error.hpp"
@@ -153,28 +155,51 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
     }
   });
   together(world, "save_safetensors: write", [&] {
-    File file(partial, O_WRONLY);
+    // A rank that cannot write goes on gathering with the others: all meet again at the end.
+    std::exception_ptr failure;
+    const auto attempt = [&failure](auto&& action) {
+      try {
+        if (failure == nullptr) {
+          action();
+        }
+      } catch (const Error&) {
+        failure = std::current_exception();
+      }
+    };
+    std::optional<File> file;
+    attempt([&] { file.emplace(partial, O_WRONLY); });
+    const auto write = [&](const void* data, std::int64_t bytes, std::int64_t offset) {
+      attempt([&] { file->write(data, bytes, offset); });
+    };
+    bool has_gathered = false;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const NamedShard& parameter = parameters[i];
       const auto itemsize = static_cast<std::int64_t>(parameter.shard.element_size());
       if (parameter.parameter.is_contiguous()) {
-        file.write(parameter.shard.const_data_ptr(), parameter.shard.numel() * itemsize,
-                   layout.offsets[i] + parameter.begin * itemsize);
+        write(parameter.shard.const_data_ptr(), parameter.shard.numel() * itemsize,
+              layout.offsets[i] + parameter.begin * itemsize);
       } else {
         // A shard of a transposed or channels-last weight is no range of the logical tensor: such a
         // weight is gathered, alone, and written by one rank.
         const at::Tensor whole = parameter.parameter.contiguous();
+        has_gathered = true;
         if (world.rank() == 0) {
-          file.write(whole.const_data_ptr(), whole.numel() * itemsize, layout.offsets[i]);
+          write(whole.const_data_ptr(), whole.numel() * itemsize, layout.offsets[i]);
         }
       }
     }
+    if (has_gathered) {
+      Sharded(sharded).reshard();
+    }
     for (std::size_t i = 0; world.rank() == 0 && i < buffers.size(); ++i) {
       const at::Tensor whole = buffers[i].buffer.contiguous();
-      file.write(whole.const_data_ptr(), static_cast<std::int64_t>(whole.nbytes()),
-                 layout.offsets[parameters.size() + i]);
+      write(whole.const_data_ptr(), static_cast<std::int64_t>(whole.nbytes()),
+            layout.offsets[parameters.size() + i]);
     }
-    file.sync();
+    attempt([&] { file->sync(); });
+    if (failure != nullptr) {
+      std::rethrow_exception(failure);
+    }
   });
   together(world, "save_safetensors: rename", [&] {
     if (world.rank() == 0) {

@@ -125,6 +125,10 @@ void check_aliases(const Tree& tree) {
     const std::size_t held =
         c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));
     const std::size_t expected = users[storage].size();
+    FSDP_CHECK(held == expected || !tensor.is_view(), ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"", name,
+               "\" is a view of another tensor, whose memory would stay: register its clone(), "
+               "which keeps the strides");
     FSDP_CHECK(held == expected, ErrorCode::kInvalidArgument,
                "[fully_shard] the memory of parameter \"", name, "\" is used by ", held,
                " tensors, of which the module has ", expected,

@@ -67,7 +67,7 @@ class SlotStore : public WeightStore {
   }
 
   void release(const Unit& unit, int index, int slot, bool poison) override {
-    if (poison && unit.device.is_cpu()) {
+    if (poison && unit.device.is_cpu() && unit.padded_bytes() > 0) {
       // Every dtype's all-ones pattern is NaN for floats and -1 for integers.
       std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.padded_bytes()));
     }

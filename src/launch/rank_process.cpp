@@ -2,6 +2,7 @@
 #include "launch/rank_process.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -124,6 +125,12 @@ void LineForwarder::write_line(const std::string& line) {
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t count = ::write(destination_, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EAGAIN) {
+      // Whoever shares the terminal or the pipe made it non-blocking: no line is lost for that.
+      pollfd ready{destination_, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
+      continue;
+    }
     if (count <= 0 && errno != EINTR) {
       return;
     }

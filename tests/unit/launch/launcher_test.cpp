@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -121,6 +123,32 @@ TEST_F(Launcher, ASignalBecomes128PlusItsNumber) {
       outcome.error,
       AllOf(HasSubstr("rank 1 was ended by signal 9"),
             HasSubstr("rank 0 was ended by signal 15 (Terminated), told to stop after rank 1")));
+}
+
+TEST_F(Launcher, ANonBlockingOutputLosesNoLine) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_NONBLOCK | O_CLOEXEC), 0);
+  ::fcntl(pipe[0], F_SETFL, 0);
+  std::size_t bytes = 0;
+  std::thread reader([&] {
+    std::array<char, 4096> buffer;
+    pollfd space{pipe[1], POLLOUT, 0};
+    while (::poll(&space, 1, 0) > 0) {  // until the pipe is full
+      std::this_thread::yield();
+    }
+    for (ssize_t count = 0; (count = ::read(pipe[0], buffer.data(), buffer.size())) > 0;) {
+      bytes += static_cast<std::size_t>(count);
+    }
+  });
+  const int old_output = ::dup(STDOUT_FILENO);
+  ::dup2(pipe[1], STDOUT_FILENO);
+  EXPECT_EQ(run(script(1, "yes 1234567 | head -n 50000")), 0);
+  ::dup2(old_output, STDOUT_FILENO);
+  ::close(old_output);
+  ::close(pipe[1]);
+  reader.join();
+  ::close(pipe[0]);
+  EXPECT_EQ(bytes, 50000u * 8);
 }
 
 TEST_F(Launcher, ACodeAbove128IsNotASignal) {

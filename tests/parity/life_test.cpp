@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/// From sharding to the end of a Sharded: what is refused, what may end first, what errors leave.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fsdp/fsdp.hpp"
+#include "support/subjects.hpp"
+
+namespace {
+
+using namespace fsdp;
+using namespace fsdp::test;
+using testing::HasSubstr;
+namespace nn = torch::nn;
+
+struct Net : nn::Module {
+  Net() : scale(register_parameter("scale", torch::ones({3}))) {
+    for (const char* name : {"a", "b", "c", "d"}) {
+      layers.push_back(register_module(name, nn::Linear(3, 3)));
+    }
+    to(torch::kDouble);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (nn::Linear& layer : layers) {
+      x = torch::tanh(layer(x));
+    }
+    return x * scale;
+  }
+  at::Tensor loss(const at::Tensor& x) { return forward(x).square().sum(); }
+  std::vector<nn::Linear> layers;
+  at::Tensor scale;
+};
+
+at::Tensor input(int rank, int step) {
+  return torch::arange(12, torch::kDouble)
+      .mul(0.37)
+      .add(rank * 1.3 + step * 0.7)
+      .sin()
+      .view({4, 3});
+}
+
+template <class Action>
+std::string error_of(Action&& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Life, EndsInAnyOrderWithGathersInFlight) {
+  for (const Store store : {Store::kSlots, Store::kAliased}) {
+    Options options = test_options(units_of<nn::Linear>(), 0, /*prefetch=*/2);
+    options.store = store;
+    for (const bool sharded_first : {false, true}) {
+      run_threads(2, [&](World world) {
+        auto model = std::make_shared<Net>();
+        auto sharded = std::make_unique<Sharded>(fully_shard(model, world, options));
+        model->loss(input(world.rank(), 0)).backward();
+        at::Tensor y = model->layers[0](input(world.rank(), 1));  // the next unit is on its way
+        if (sharded_first) {
+          sharded.reset();
+          EXPECT_THAT(error_of([&] { model->loss(y); }), HasSubstr("is gone"));
+        }
+        model.reset();
+        y.reset();
+        sharded.reset();
+        // The ranks understand each other as before.
+        model = std::make_shared<Net>();
+        const Sharded again = fully_shard(model, world, options);
+        model->loss(input(world.rank(), 0)).backward();
+        EXPECT_EQ(again.unsharded_numel(), 0);
+      });
+    }
+  }
+}
+
+TEST(Life, ShardingTwiceIsRefusedOnAllRanks) {
+  run_threads(2, [](World world) {
+    const auto model = std::make_shared<Net>();
+    auto sharded = std::make_unique<Sharded>(fully_shard(model, world, test_options({})));
+    EXPECT_THAT(error_of([&] { fully_shard(model, world); }), HasSubstr("is sharded already"));
+    std::vector<at::Tensor> copies;
+    {
+      const auto full = sharded->full_parameters();
+      for (const at::Tensor& parameter : model->parameters()) {
+        copies.push_back(parameter.detach().clone());
+      }
+    }
+    sharded.reset();
+    EXPECT_THAT(error_of([&] { fully_shard(model, world); }), HasSubstr("is sharded already"));
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      model->parameters()[i].set_data(std::exchange(copies[i], {}));
+    }
+    const Sharded again = fully_shard(model, world, test_options({}));
+    model->loss(input(world.rank(), 0)).backward();
+    EXPECT_TRUE(again.parameters()[0].grad().defined());
+  });
+}
+
+TEST(Life, ComplexParametersThatTrainAreRefusedAtOnce) {
+  struct Complex : nn::Module {
+    Complex() : weight(register_parameter("weight", torch::randn({3}, torch::kComplexFloat))) {}
+    at::Tensor weight;
+  };
+  run_threads(2, [](World world) {
+    EXPECT_THAT(error_of([&] { fully_shard(std::make_shared<Complex>(), world); }),
+                HasSubstr("\"weight\" is ComplexFloat and requires grad"));
+  });
+}
+
+TEST(Life, AViewAsParameterIsRefused) {
+  struct View : nn::Module {
+    View() : weight(register_parameter("weight", torch::randn({3, 2}).t())) {}
+    at::Tensor weight;
+  };
+  run_threads(2, [](World world) {
+    EXPECT_THAT(error_of([&] { fully_shard(std::make_shared<View>(), world); }),
+                HasSubstr("\"weight\" is a view of another tensor"));
+  });
+}
+
+TEST(Life, AnErrorWhileUnpinningIsThrownByTheNextTouch) {
+  run_threads(2, [](World world) {
+    const auto model = std::make_shared<Net>();
+    Options options = test_options(units_of<nn::Linear>());
+    bool fails = false;
+    options.observer = [&](const trace::Event& event) {
+      if (fails && event.kind == trace::EventKind::kFree) {
+        throw std::runtime_error("the observer failed");
+      }
+    };
+    const Sharded sharded = fully_shard(model, world, options);
+    model->loss(input(world.rank(), 0)).backward();
+    model->loss(input(world.rank(), 0)).backward();
+    fails = true;
+    // Its last touch in a known order: the unit is freed as the operator ends, in a destructor.
+    EXPECT_EQ(error_of([&] { model->layers[0](input(world.rank(), 0)); }), "no error");
+    EXPECT_THAT(error_of([&] { model->layers[1](input(world.rank(), 0)); }),
+                HasSubstr("the observer failed"));
+  });
+}
+
+}  // namespace
