@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/optim/loss.hpp"
 
-#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include "fsdp/base/error.hpp"
@@ -11,15 +11,22 @@ namespace fsdp {
 
 at::Tensor global_mean_loss(const at::Tensor& local_sum, double local_count, const World& world) {
   double total = 0;
+  double refusals = 0;
   {
     c10::NoGradGuard no_grad;
-    at::Tensor count = at::full({1}, local_count, at::kDouble);
-    world.communicator().all_reduce(count, {.name = "global_mean_loss"});
-    total = count.item<double>();
+    // Every rank learns of a wrong count, so that all throw or none does.
+    at::Tensor sums = at::zeros({2}, at::kDouble);
+    auto* values = sums.mutable_data_ptr<double>();
+    values[0] = local_count;
+    values[1] = local_count >= 0 ? 0 : 1;
+    world.communicator().all_reduce(sums, {.name = "global_mean_loss"});
+    total = values[0];
+    refusals = values[1];
   }
-  FSDP_CHECK(local_count >= 0 && total > 0, ErrorCode::kInvalidArgument,
+  FSDP_CHECK(refusals == 0 && total > 0, ErrorCode::kInvalidArgument,
              "[global_mean_loss] this rank counts ", local_count, " and all ranks together ", total,
-             ": there is nothing to take the mean of");
+             ", and ", refusals,
+             " ranks count less than nothing: there is nothing to take the mean of");
   return local_sum * (static_cast<double>(world.size()) / total);
 }
 

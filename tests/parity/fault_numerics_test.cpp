@@ -83,6 +83,14 @@ TEST(FaultNumerics, Fault014_LossIsAveragedOnceWhateverTheWorldSize) {
   }
 }
 
+TEST(FaultNumerics, Fault014_AWrongCountIsRefusedOnAllRanks) {
+  run_threads(2, [](World world) {
+    const at::Tensor loss = torch::ones({}, torch::kDouble);
+    EXPECT_THROW(global_mean_loss(loss, world.rank() == 0 ? 5.0 : -1.0, world), Error);
+    EXPECT_THROW(global_mean_loss(loss, 0.0, world), Error);
+  });
+}
+
 struct SquareLinear : nn::Module {
   SquareLinear() : linear(register_module("linear", nn::Linear(3, 3))) {}
   at::Tensor forward(const at::Tensor& x) { return linear(linear(x)); }

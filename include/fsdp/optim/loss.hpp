@@ -14,7 +14,7 @@ namespace fsdp {
 /// be divided by the number of ranks twice.
 /// `local_sum` is a scalar that requires grad; `local_count` may be zero on some ranks.
 /// @collective all ranks @blocks until every rank is here @throws Error kInvalidArgument when no
-/// rank has anything to count, or where local_count is negative
+/// rank has anything to count, or any local_count is negative; on all ranks
 at::Tensor global_mean_loss(const at::Tensor& local_sum, double local_count, const World& world);
 
 }  // namespace fsdp
