@@ -14,6 +14,7 @@
 
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/fsdp.hpp"
+#include "support/error_of.hpp"
 #include "support/processes.hpp"
 #include "support/subjects.hpp"
 #include "support/temporary_directory.hpp"
@@ -51,16 +52,6 @@ struct Party {
   Sharded sharded;
   bool is(int rank) const { return world.rank() == rank; }
 };
-
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// Two good steps, then `disagree`, then a good step, in which the latest every rank must throw.
 void take_part(World world, const std::function<void(Party&)>& disagree) {

@@ -6,6 +6,7 @@
 
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
+#include "support/error_of.hpp"
 #include "support/processes.hpp"
 #include "support/subjects.hpp"
 
@@ -15,17 +16,6 @@ using namespace fsdp;
 using namespace fsdp::test;
 using testing::HasSubstr;
 namespace nn = torch::nn;
-
-/// Runs `action` and returns the text of the Error that it throws.
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(FaultModule, Fault005_OtherShapesAreRefusedOnAllRanks) {
   for (const auto& result : run_processes(2, "shapes", [](int rank) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
+#include "support/error_of.hpp"
 #include "support/subjects.hpp"
 
 namespace {
@@ -44,16 +45,6 @@ at::Tensor input(int rank, int step) {
       .add(rank * 1.3 + step * 0.7)
       .sin()
       .view({4, 3});
-}
-
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Life, EndsInAnyOrderWithGathersInFlight) {

@@ -9,6 +9,7 @@
 
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
+#include "support/error_of.hpp"
 #include "support/subjects.hpp"
 
 namespace {
@@ -18,16 +19,6 @@ using namespace fsdp::test;
 using testing::ElementsAre;
 using testing::HasSubstr;
 namespace nn = torch::nn;
-
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 struct Layers : nn::Module {
   Layers() {
