@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
+#include "support/four_layers.hpp"
 #include "support/subjects.hpp"
 
 namespace {
@@ -35,14 +36,6 @@ std::vector<Options> all_options(const Units& units) {
 }
 
 /// Not the same on two ranks, nor in two steps.
-at::Tensor input(int rank, int step) {
-  return torch::arange(12, torch::kDouble)
-      .mul(0.37)
-      .add(rank * 1.3 + step * 0.7)
-      .sin()
-      .view({4, 3});
-}
-
 /// What a step needs to know. `sharded` is null in the reference, whose process plays all ranks.
 struct Turn {
   int rank = 0;
@@ -228,31 +221,14 @@ TEST(HardModules, FiveNestedUnitsWithAccumulation) {
       });
 }
 
-struct Net : nn::Module {
-  Net() : scale(register_parameter("scale", torch::ones({3}))) {
-    for (const char* name : {"a", "b", "c", "d"}) {
-      layers.push_back(register_module(name, nn::Linear(3, 3)));
-    }
-    to(torch::kDouble);
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (nn::Linear& layer : layers) {
-      x = torch::tanh(layer(x));
-    }
-    return x * scale;
-  }
-  at::Tensor loss(const at::Tensor& x) { return forward(x).square().sum(); }
-  std::vector<nn::Linear> layers;
-  at::Tensor scale;
-};
-
-void expect_net_parity(const std::function<void(Net&, const Turn&)>& step) {
-  expect_parity<Net>(
-      {1, 2, 3}, all_options(units_of<nn::Linear>()), [] { return std::make_shared<Net>(); }, step);
+void expect_net_parity(const std::function<void(FourLayers&, const Turn&)>& step) {
+  expect_parity<FourLayers>(
+      {1, 2, 3}, all_options(units_of<nn::Linear>()), [] { return std::make_shared<FourLayers>(); },
+      step);
 }
 
 TEST(HardSteps, FrozenUnitsAndParametersThatThaw) {
-  expect_net_parity([](Net& model, const Turn& turn) {
+  expect_net_parity([](FourLayers& model, const Turn& turn) {
     model.layers[1]->weight.set_requires_grad(turn.step % 2 == 0);
     model.layers[1]->bias.set_requires_grad(turn.step % 2 == 0);
     model.layers[2]->bias.set_requires_grad(turn.step > 0);
@@ -261,7 +237,7 @@ TEST(HardSteps, FrozenUnitsAndParametersThatThaw) {
 }
 
 TEST(HardSteps, SeveralForwardsBeforeTheirBackwards) {
-  expect_net_parity([](Net& model, const Turn& turn) {
+  expect_net_parity([](FourLayers& model, const Turn& turn) {
     const at::Tensor first = model.loss(turn.x()) * turn.scale;
     const at::Tensor second = model.loss(turn.x() + 1) * turn.scale;
     const at::Tensor third = model.forward(turn.x() + 2).sum() * turn.scale;
@@ -272,7 +248,7 @@ TEST(HardSteps, SeveralForwardsBeforeTheirBackwards) {
 }
 
 TEST(HardSteps, AKeptGraphRunsAgain) {
-  expect_net_parity([](Net& model, const Turn& turn) {
+  expect_net_parity([](FourLayers& model, const Turn& turn) {
     const at::Tensor loss = model.loss(turn.x()) * turn.scale;
     loss.backward({}, /*retain_graph=*/true);
     loss.backward();
@@ -280,7 +256,7 @@ TEST(HardSteps, AKeptGraphRunsAgain) {
 }
 
 TEST(HardSteps, EvaluationInsideATrainingForward) {
-  expect_net_parity([](Net& model, const Turn& turn) {
+  expect_net_parity([](FourLayers& model, const Turn& turn) {
     const at::Tensor x = turn.x();
     at::Tensor y = torch::tanh(model.layers[0](x));
     at::Tensor target;
@@ -304,7 +280,7 @@ TEST(HardSteps, EvaluationInsideATrainingForward) {
 }
 
 TEST(HardSteps, GradientsOfGradients) {
-  expect_net_parity([](Net& model, const Turn& turn) {
+  expect_net_parity([](FourLayers& model, const Turn& turn) {
     const at::Tensor x = turn.x().requires_grad_();
     const at::Tensor loss = model.loss(x);
     const auto gradients =
@@ -319,11 +295,11 @@ TEST(HardSteps, GradientsOfGradients) {
 }
 
 TEST(HardSteps, AnErrorThatAllRanksSeeHealsByItself) {
-  const auto fail_at = [](Net& model, const at::Tensor& y) {
+  const auto fail_at = [](FourLayers& model, const at::Tensor& y) {
     y.register_hook([](const at::Tensor&) { throw std::runtime_error("user's hook"); });
     EXPECT_ANY_THROW(model.loss(y).backward());
   };
-  expect_net_parity([&](Net& model, const Turn& turn) {
+  expect_net_parity([&](FourLayers& model, const Turn& turn) {
     if (turn.sharded != nullptr) {
       EXPECT_ANY_THROW(model.layers[1](torch::ones({4, 7}, torch::kDouble)));
       fail_at(model, torch::tanh(model.layers[0](turn.x())));
@@ -338,9 +314,9 @@ TEST(HardSteps, AnErrorThatAllRanksSeeHealsByItself) {
 TEST(HardSteps, TwoModelsTakeTurns) {
   struct Pair : nn::Module {
     Pair()
-        : generator(register_module("generator", std::make_shared<Net>())),
-          critic(register_module("critic", std::make_shared<Net>())) {}
-    std::shared_ptr<Net> generator, critic;
+        : generator(register_module("generator", std::make_shared<FourLayers>())),
+          critic(register_module("critic", std::make_shared<FourLayers>())) {}
+    std::shared_ptr<FourLayers> generator, critic;
   };
   struct Both {
     Sharded generator, critic;
@@ -400,7 +376,7 @@ TEST(HardSteps, TwoModelsTakeTurns) {
 TEST(HardSteps, AllFrozenReducesNothing) {
   for (const Options& options : all_options(units_of<nn::Linear>())) {
     run_threads(2, [&](World world) {
-      const auto model = std::make_shared<Net>();
+      const auto model = std::make_shared<FourLayers>();
       for (const at::Tensor& parameter : model->parameters()) {
         parameter.set_requires_grad(false);
       }

@@ -12,6 +12,7 @@
 
 #include "fsdp/fsdp.hpp"
 #include "support/error_of.hpp"
+#include "support/four_layers.hpp"
 #include "support/subjects.hpp"
 
 namespace {
@@ -21,39 +22,13 @@ using namespace fsdp::test;
 using testing::HasSubstr;
 namespace nn = torch::nn;
 
-struct Net : nn::Module {
-  Net() : scale(register_parameter("scale", torch::ones({3}))) {
-    for (const char* name : {"a", "b", "c", "d"}) {
-      layers.push_back(register_module(name, nn::Linear(3, 3)));
-    }
-    to(torch::kDouble);
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (nn::Linear& layer : layers) {
-      x = torch::tanh(layer(x));
-    }
-    return x * scale;
-  }
-  at::Tensor loss(const at::Tensor& x) { return forward(x).square().sum(); }
-  std::vector<nn::Linear> layers;
-  at::Tensor scale;
-};
-
-at::Tensor input(int rank, int step) {
-  return torch::arange(12, torch::kDouble)
-      .mul(0.37)
-      .add(rank * 1.3 + step * 0.7)
-      .sin()
-      .view({4, 3});
-}
-
 TEST(Life, EndsInAnyOrderWithGathersInFlight) {
   for (const Store store : {Store::kSlots, Store::kAliased}) {
     Options options = test_options(units_of<nn::Linear>(), 0, /*prefetch=*/2);
     options.store = store;
     for (const bool sharded_first : {false, true}) {
       run_threads(2, [&](World world) {
-        auto model = std::make_shared<Net>();
+        auto model = std::make_shared<FourLayers>();
         auto sharded = std::make_unique<Sharded>(fully_shard(model, world, options));
         model->loss(input(world.rank(), 0)).backward();
         at::Tensor y = model->layers[0](input(world.rank(), 1));  // the next unit is on its way
@@ -65,7 +40,7 @@ TEST(Life, EndsInAnyOrderWithGathersInFlight) {
         y.reset();
         sharded.reset();
         // The ranks understand each other as before.
-        model = std::make_shared<Net>();
+        model = std::make_shared<FourLayers>();
         const Sharded again = fully_shard(model, world, options);
         model->loss(input(world.rank(), 0)).backward();
         EXPECT_EQ(again.unsharded_numel(), 0);
@@ -76,7 +51,7 @@ TEST(Life, EndsInAnyOrderWithGathersInFlight) {
 
 TEST(Life, ShardingTwiceIsRefusedOnAllRanks) {
   run_threads(2, [](World world) {
-    const auto model = std::make_shared<Net>();
+    const auto model = std::make_shared<FourLayers>();
     auto sharded = std::make_unique<Sharded>(fully_shard(model, world, test_options({})));
     EXPECT_THAT(error_of([&] { fully_shard(model, world); }), HasSubstr("is sharded already"));
     std::vector<at::Tensor> copies;
@@ -121,7 +96,7 @@ TEST(Life, AViewAsParameterIsRefused) {
 
 TEST(Life, AnErrorWhileUnpinningIsThrownByTheNextTouch) {
   run_threads(2, [](World world) {
-    const auto model = std::make_shared<Net>();
+    const auto model = std::make_shared<FourLayers>();
     Options options = test_options(units_of<nn::Linear>());
     bool fails = false;
     options.observer = [&](const trace::Event& event) {
