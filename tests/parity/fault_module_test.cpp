@@ -38,6 +38,7 @@ TEST(FaultModule, Fault006_OtherDtypesAreRefusedOnAllRanks) {
       model->to(torch::kDouble);
     }
     const std::string error = error_of([&] { fully_shard(model, world); });
+    EXPECT_THAT(error, HasSubstr("\"0.weight\""));
     EXPECT_THAT(error, HasSubstr("Float"));
     EXPECT_THAT(error, HasSubstr("Double"));
     EXPECT_THAT(error, HasSubstr("rank 2"));
