@@ -209,6 +209,17 @@ class C10dCommunicator : public Communicator {
     timeout_ = std::max(timeout, Milliseconds(1));
   }
 
+  void recover() override {
+    fail(ErrorCode::kUnsupported, "recover() on rank ", rank(),
+         ": the c10d transport cannot connect again, as its backend belongs to the caller. Make a "
+         "new backend and a new World, or end all ranks and start from a checkpoint");
+  }
+
+  std::uint64_t generation() const override { return 0; }
+
+  /// A backend has no way to tell its peers: they see a closed connection or a time-out.
+  void publish_failure(const std::string&) noexcept override {}
+
  private:
   template <class Options>
   Options with_timeout() const {

@@ -21,9 +21,6 @@ namespace fsdp::comm::detail {
 
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-/// How long a rank that lost a connection waits for whoever knows the cause to publish it.
-inline constexpr Milliseconds kPatienceForCause{300};
-
 /// The first line of an error's text: what follows is LibTorch's stack.
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -37,13 +34,20 @@ struct Flight {
   at::Tensor staging;
 };
 
-/// Connections, recycled memory and the failure board; outlives every Work.
+/// How a rank learns that its group has failed.
+enum class Symptom {
+  kTimeout,   ///< a peer did not come in time
+  kLostPeer,  ///< a connection was closed: the cause is elsewhere
+  kTold,      ///< the failure board said so while this rank was waiting
+};
+
+/// Connections, recycled memory and the failure board of one generation; outlives every Work.
 class GlooExchange {
  public:
   GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
-               Milliseconds timeout)
+               Milliseconds timeout, std::uint64_t generation)
       : backend_(std::move(backend)),
-        board_(std::move(store), backend_->getRank()),
+        board_(std::move(store), backend_->getRank(), backend_->getSize(), generation),
         timeout_(timeout) {}
 
   int rank() const { return backend_->getRank(); }
@@ -57,9 +61,13 @@ class GlooExchange {
   void receive(Flight& flight, int peer, void* data, std::size_t bytes);
   void recycle(std::unique_ptr<Flight> flight);
 
-  /// Gloo has closed connections; nothing can be started any more.
+  /// The group has failed: nothing can be started any more.
   bool is_broken() const { return broken_; }
   void set_broken() { broken_ = true; }
+
+  /// Ends the group and throws what happened to the collective `mine`: `own` when this rank saw it
+  /// first, else the first failure of the job.
+  [[noreturn]] void fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own);
 
   std::int64_t reserve_staging(std::int64_t bytes, int in_flight);
   at::Tensor take_staging(std::int64_t bytes);

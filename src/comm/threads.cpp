@@ -169,6 +169,17 @@ class ThreadsCommunicator : public Communicator {
 
   void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
 
+  void recover() override {
+    generation_ = group_->recover(rank_);
+    sequence_ = 0;
+  }
+
+  std::uint64_t generation() const override { return generation_; }
+
+  void publish_failure(const std::string& text) noexcept override {
+    group_->publish_failure(rank_, text);
+  }
+
  private:
   detail::Fingerprint next(const detail::Description& description) {
     return detail::make_fingerprint(description, ++sequence_, rank_);
@@ -177,6 +188,7 @@ class ThreadsCommunicator : public Communicator {
   std::shared_ptr<ThreadGroup> group_;
   const int rank_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t generation_ = 0;
 };
 
 at::Tensor ThreadsCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
@@ -211,10 +223,6 @@ std::shared_ptr<ThreadGroup> make_thread_group(int size, detail::Milliseconds ti
 std::shared_ptr<Communicator> make_threads_communicator(std::shared_ptr<ThreadGroup> group,
                                                         int rank) {
   return std::make_shared<ThreadsCommunicator>(std::move(group), rank);
-}
-
-void publish_failure(ThreadGroup& group, int rank, const std::string& text) {
-  group.publish_failure(rank, text);
 }
 
 }  // namespace fsdp::comm

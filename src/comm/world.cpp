@@ -26,6 +26,7 @@ namespace fsdp {
 int World::rank() const { return communicator_->rank(); }
 int World::size() const { return communicator_->size(); }
 void World::barrier() const { communicator_->agree({.name = "barrier"})->wait(); }
+void World::recover() const { communicator_->recover(); }
 
 World init(const InitOptions& options) {
   FSDP_CHECK(
@@ -106,10 +107,11 @@ void run_threads(int size, const std::function<void(World)>& body) {
   threads.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
+      const auto communicator = comm::make_threads_communicator(group, rank);
       try {
-        body(World(comm::make_threads_communicator(group, rank), rank, size));
+        body(World(communicator, rank, size));
       } catch (...) {
-        comm::publish_failure(*group, rank, first.record(rank));
+        communicator->publish_failure(first.record(rank));
       }
     });
   }
