@@ -85,7 +85,9 @@ class ReduceScatterWork : public GlooWork {
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options)
-      : store_(std::move(store)), options_(options) {
+      : store_(std::move(store)),
+        options_(options),
+        log_(detail::CollectiveLog::create("gloo", options.rank, options.size)) {
     connect(0);
   }
 
@@ -139,6 +141,7 @@ class GlooCommunicator final : public Communicator {
 
   c10::intrusive_ptr<c10d::Store> store_;
   GlooOptions options_;
+  std::shared_ptr<detail::CollectiveLog> log_;
   std::shared_ptr<GlooExchange> exchange_;
   std::vector<std::pair<std::int64_t, int>> reservations_;
   std::uint64_t sequence_ = 0;
@@ -148,8 +151,8 @@ class GlooCommunicator final : public Communicator {
 void GlooCommunicator::connect(std::uint64_t generation) {
   const std::string prefix = "fsdp/generation/" + std::to_string(generation);
   auto backend = connect_gloo(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), options_);
-  exchange_ =
-      std::make_shared<GlooExchange>(store_, std::move(backend), options_.timeout, generation);
+  exchange_ = std::make_shared<GlooExchange>(store_, std::move(backend), log_, options_.timeout,
+                                             generation);
   for (const auto& [bytes, in_flight] : reservations_) {
     exchange_->reserve_staging(bytes, in_flight);
   }
@@ -171,6 +174,7 @@ void GlooCommunicator::recover() {
 template <class Post>
 std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& description, Post post) {
   const Fingerprint fingerprint = detail::make_fingerprint(description, ++sequence_, rank());
+  log_->start(fingerprint);
   if (exchange_->is_broken()) {
     exchange_->fail_group(fingerprint, detail::Symptom::kTold, "came after the group had failed");
   }

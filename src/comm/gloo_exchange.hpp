@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/collective_log.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/first_failure.hpp"
 #include "comm/timeout.hpp"
@@ -45,8 +46,9 @@ enum class Symptom {
 class GlooExchange {
  public:
   GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
-               Milliseconds timeout, std::uint64_t generation)
+               std::shared_ptr<CollectiveLog> log, Milliseconds timeout, std::uint64_t generation)
       : backend_(std::move(backend)),
+        log_(std::move(log)),
         board_(std::move(store), backend_->getRank(), backend_->getSize(), generation),
         timeout_(timeout) {}
 
@@ -55,6 +57,7 @@ class GlooExchange {
   Milliseconds timeout() const { return timeout_; }
   void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
   FailureBoard& board() { return board_; }
+  CollectiveLog& log() { return *log_; }
 
   std::unique_ptr<Flight> start(const Fingerprint& fingerprint);
   void send(Flight& flight, int peer, const void* data, std::size_t bytes);
@@ -77,6 +80,7 @@ class GlooExchange {
   C10dWork post_receive(void* data, std::size_t bytes, int peer, int tag);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<CollectiveLog> log_;
   FailureBoard board_;
   Milliseconds timeout_;
   bool broken_ = false;

@@ -41,8 +41,10 @@ void GlooWork::wait() {
   const DispatchGuard guard;
   deadline_ = Clock::now() + exchange_->timeout();
   std::unique_ptr<Flight> flight = std::move(flight_);
+  WaitRecord record(exchange_->log(), flight->mine);
   complete(*flight);
   finish(*flight);
+  record.complete();
   exchange_->recycle(std::move(flight));
 }
 

@@ -14,6 +14,7 @@
 
 #include "comm/gloo.hpp"
 #include "comm/rendezvous.hpp"
+#include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
@@ -36,6 +37,7 @@ World init(const InitOptions& options) {
   const base::RankEnvironment environment = base::read_rank_environment();
   const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
   std::shared_ptr<comm::Communicator> communicator;
+  comm::detail::print_collectives_on_signal();
   if (environment.size == 1) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
