@@ -28,6 +28,9 @@ int World::rank() const { return communicator_->rank(); }
 int World::size() const { return communicator_->size(); }
 void World::barrier() const { communicator_->agree({.name = "barrier"})->wait(); }
 void World::recover() const { communicator_->recover(); }
+void World::publish_failure(const std::string& text) const noexcept {
+  communicator_->publish_failure(text);
+}
 
 World init(const InitOptions& options) {
   FSDP_CHECK(
