@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: the shapes, the systems, how a job of several ranks is started, timed
+and its memory sampled, and how results are written. See bench/training/protocol.hpp for how a rank
+talks to a Job."""
+
+import dataclasses
+import json
+import os
+import queue
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build/bench"
+BINARIES = ROOT / "build/release/bin"
+PHASE_TIMEOUT_S = 600
+LOSS_TOLERANCE = 2e-4  # relative; the sums of two ranks' gradients round differently
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A GPT-2 and a rank's batch."""
+
+    name: str
+    width: int
+    layers: int
+    heads: int
+    sequence: int
+    batch: int
+    vocab: int = 256
+
+    def arguments(self) -> list[str]:
+        names = ("width", "layers", "heads", "sequence", "batch")
+        return [text for name in names for text in (f"--{name}", str(getattr(self, name)))]
+
+    def block_numel(self) -> int:
+        return 12 * self.width**2 + 13 * self.width
+
+    def root_numel(self) -> int:
+        return (self.vocab + self.sequence + 2) * self.width
+
+    def numel(self) -> int:
+        return self.layers * self.block_numel() + self.root_numel()
+
+    def activation_bytes(self) -> int:
+        """What backward needs of one rank's forward, fp32. A token and block: 16 widths (inputs and
+        outputs of both norms, queries, keys, values, attention's result, the MLP's two inner
+        tensors of 4 widths each) and the rows' statistics; at the end the last norm's input and
+        output and two sets of logits."""
+        per_block = 16 * self.width + 4 + self.heads
+        per_token = self.layers * per_block + 2 * self.width + 2 * self.vocab
+        return 4 * self.batch * self.sequence * per_token
+
+    def sharded_bytes(self, ranks: int) -> int:
+        """The bound of fully sharded training, all ranks together: weights, gradients and two
+        moments once, and on every rank two gathered units, one unit's gradients, activations."""
+        unit = 4 * max(self.block_numel(), self.root_numel())
+        return 16 * self.numel() + ranks * (3 * unit + self.activation_bytes())
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("compute", width=384, layers=6, heads=6, sequence=256, batch=4),
+        Shape("communication", width=768, layers=12, heads=12, sequence=64, batch=1),
+        Shape("tiny", width=64, layers=2, heads=2, sequence=32, batch=2),
+    )
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """Something that trains. `options` are its own arguments."""
+
+    name: str
+    transport: str
+    options: tuple[str, ...] = ()
+    is_python: bool = False
+
+    def command(self) -> list[str]:
+        if self.is_python:
+            program = [sys.executable, str(ROOT / "bench/peers/train.py")]
+        else:
+            program = [str(BINARIES / "bench_train")]
+        return [*program, "--system", PROGRAM_NAMES.get(self.name, self.name), *self.options]
+
+    def label(self) -> str:
+        return f"{self.name} ({self.transport})" if self.name == "fsdp" else self.name
+
+
+PROGRAM_NAMES = {"bound": "plain", "bound-python": "plain"}
+
+# Ours, a line for each transport.
+OURS = [
+    System("fsdp", "gloo", ("--transport", "gloo", "--store", "slots")),
+    System("fsdp", "gloo-aliased", ("--transport", "gloo", "--store", "aliased")),
+]
+BOUND = System("bound", "none")
+BOUND_PYTHON = System("bound-python", "none", is_python=True)
+TRAFFIC = System("traffic", "gloo")
+FSDP2 = System("fsdp2", "gloo", is_python=True)
+DDP = System("ddp", "gloo", is_python=True)
+ZERO3 = System("zero3", "gloo", is_python=True)
+PEERS = [FSDP2, DDP, ZERO3]
+
+
+@dataclass
+class Run:
+    """One job's result. Times are those of the slowest rank, losses means over ranks."""
+
+    step_ms: float
+    loss: float
+    memory_mb: float
+    report: dict[str, Any]
+
+
+class RunFailed(RuntimeError):
+    """A rank ended before its work was done; the text has the end of what it printed."""
+
+
+def pss_bytes(pids: Iterable[int]) -> int:
+    """Proportional set size, summed: a page that n processes share counts once in all."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += 1024 * int(line.split()[1])
+    return total
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass
+class Place:
+    """Where and under what conditions ranks run. `prefix` of a rank goes before its command."""
+
+    prefix: Callable[[int], list[str]] = lambda rank: []
+    environment: dict[str, str] = field(default_factory=dict)
+    before_exec: Callable[[], None] | None = None
+
+
+class Job:
+    """The ranks of one run. A context: leaves no process behind."""
+
+    def __init__(self, command: list[str], ranks: int, place: Place) -> None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        self.lines: list[queue.Queue[dict[str, Any] | None]] = [queue.Queue() for _ in range(ranks)]
+        self.logs = [RESULTS / f"rank{rank}.log" for rank in range(ranks)]
+        port = free_port()
+        self.processes = [self._start(command, rank, ranks, port, place) for rank in range(ranks)]
+
+    def _start(
+        self, command: list[str], rank: int, ranks: int, port: int, place: Place
+    ) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "TORCH_EXTENSIONS_DIR": str(RESULTS / "torch_extensions"),
+            **place.environment,
+        }
+        with self.logs[rank].open("w") as log:
+            process = subprocess.Popen(
+                [*place.prefix(rank), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                preexec_fn=place.before_exec,
+            )
+        threading.Thread(target=self._read, args=(process, rank), daemon=True).start()
+        return process
+
+    def _read(self, process: subprocess.Popen[str], rank: int) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                self.lines[rank].put(json.loads(line))
+        self.lines[rank].put(None)
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def phase(self, name: str) -> list[dict[str, Any]]:
+        """Waits until all ranks have ended the phase; they now wait for go()."""
+        found = []
+        for rank, lines in enumerate(self.lines):
+            try:
+                line = lines.get(timeout=PHASE_TIMEOUT_S)
+            except queue.Empty:
+                raise RunFailed(f"rank {rank}: '{name}' took {PHASE_TIMEOUT_S} s") from None
+            if line is None or line["phase"] != name:
+                raise RunFailed(f"rank {rank} ended before '{name}': {self.last_words(rank)}")
+            found.append(line)
+        return found
+
+    def last_words(self, rank: int) -> str:
+        code = self.processes[rank].wait()
+        lines = self.logs[rank].read_text().splitlines()
+        return f"exit status {code}; " + " | ".join(lines[-3:])
+
+    def go(self) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+    def pss(self) -> int:
+        return pss_bytes(process.pid for process in self.processes)
+
+    def peak_pss_until_done(self) -> int:
+        """Lets the ranks go on and samples their memory until they end the last phase."""
+        done = threading.Event()
+        peak = 0
+
+        def sample() -> None:
+            nonlocal peak
+            while not done.is_set():
+                try:
+                    peak = max(peak, self.pss())
+                except OSError:  # a rank has ended
+                    return
+                time.sleep(0.01)
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        try:
+            self.go()
+            self.phase("done")
+        finally:
+            done.set()
+            sampler.join()
+        return peak
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is."""
+
+    warmup: int = 2
+    steps: int = 5
+    memory_steps: int = 2
+
+    def arguments(self) -> list[str]:
+        return [
+            *("--warmup", str(self.warmup), "--steps", str(self.steps)),
+            *("--memory-steps", str(self.memory_steps)),
+        ]
+
+
+def inputs(shape: Shape, ranks: int) -> list[str]:
+    """The weights and tokens that all systems start from, written once by our program."""
+    folder = RESULTS / "inputs"
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = "-".join(str(value) for value in dataclasses.astuple(shape)[1:]) + f"x{ranks}"
+    weights, tokens = folder / f"{stem}.safetensors", folder / f"{stem}.tokens"
+    arguments = ["--weights", str(weights), "--tokens", str(tokens)]
+    if not weights.exists():
+        rows = dataclasses.replace(shape, batch=shape.batch * ranks)
+        writer = System("write", "none").command()
+        subprocess.run([*writer, *rows.arguments(), *arguments], check=True)
+    return arguments
+
+
+def run_command(command: Sequence[str], ranks: int, place: Place | None = None) -> Run:
+    """Starts the ranks and takes them through the phases. @raises RunFailed"""
+    with Job(list(command), ranks, place or Place()) as job:
+        job.phase("init")
+        at_init = job.pss()
+        job.go()
+        job.phase("warm")
+        job.go()
+        timed = job.phase("timed")
+        peak = job.peak_pss_until_done()
+    return Run(
+        step_ms=max(statistics.median(line["step_ms"]) for line in timed),
+        loss=statistics.mean(line["loss"] for line in timed),
+        memory_mb=(peak - at_init) / 1e6,
+        report=timed[0],
+    )
+
+
+def run(
+    system: System, shape: Shape, length: Length, ranks: int = 2, place: Place | None = None
+) -> Run:
+    """Trains the shape once. @raises RunFailed when a rank does not come to its end."""
+    command = [*system.command(), *shape.arguments(), *inputs(shape, ranks), *length.arguments()]
+    return run_command(command, ranks, place)
+
+
+def check_losses(losses: dict[str, float], ours: str) -> None:
+    """Ends the program when a system's loss after the same steps is another than ours."""
+    expected = losses[ours]
+    for name, loss in losses.items():
+        if abs(loss - expected) > LOSS_TOLERANCE * abs(expected):
+            sys.exit(f"comparison void: the loss of {name} is {loss:.7f}, of {ours} {expected:.7f}")
+
+
+def middle(values: Sequence[float]) -> tuple[float, list[float]]:
+    """Median, and [smallest, largest]."""
+    return round(statistics.median(values), 3), [round(min(values), 3), round(max(values), 3)]
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_json(name: str, rows: list[dict[str, Any]]) -> None:
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"Wrote {path.relative_to(ROOT)}")
+
+
+def print_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
+    cells = [list(columns)] + [[str(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+        print("  ".join(padded).rstrip())
