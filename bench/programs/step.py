@@ -69,8 +69,8 @@ def check_bound(rows: list[dict[str, Any]]) -> None:
         if row["system"] == "bound-python" and abs(row["ratio_to_bound"] - 1) > BOUND_TOLERANCE:
             print(
                 f"NOTE: on shape {row['shape']} the bound in Python takes {row['ratio_to_bound']}"
-                f" of the bound in C++; the two should agree within {BOUND_TOLERANCE:.0%}: the machine"
-                " was not quiet, or the programs differ"
+                f" of the bound in C++; the two should agree within {BOUND_TOLERANCE:.0%}: the"
+                " machine was not quiet, or the programs differ"
             )
 
 
