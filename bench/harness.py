@@ -220,7 +220,7 @@ class Job:
 
     def last_words(self, rank: int) -> str:
         code = self.processes[rank].wait()
-        lines = self.logs[rank].read_text().splitlines()
+        lines = [line for line in self.logs[rank].read_text().splitlines() if line.strip()]
         return f"exit status {code}; " + " | ".join(lines[-3:])
 
     def go(self) -> None:

@@ -83,7 +83,8 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="the peers with other settings instead")
     arguments = parser.parse_args()
 
-    length = harness.Length(warmup=2, steps=arguments.steps)
+    memory_steps = 0 if arguments.tune else 2
+    length = harness.Length(warmup=2, steps=arguments.steps, memory_steps=memory_steps)
     peers = [p for p in harness.PEERS if not arguments.only or p.name in arguments.only]
     if arguments.tune:
         peers = [with_option(peer, option) for peer in peers for option in TUNING[peer.name]]
