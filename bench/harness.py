@@ -78,48 +78,61 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class System:
-    """Something that trains. `options` are its own arguments."""
+    """Something that trains. `options` are its own arguments; `program` is what --system calls it,
+    where that is not its name."""
 
     name: str
     transport: str
     options: tuple[str, ...] = ()
     is_python: bool = False
+    program: str = ""
 
     def command(self) -> list[str]:
         if self.is_python:
             program = [sys.executable, str(ROOT / "bench/peers/train.py")]
         else:
             program = [str(BINARIES / "bench_train")]
-        return [*program, "--system", PROGRAM_NAMES.get(self.name, self.name), *self.options]
+        return [*program, "--system", self.program or self.name, *self.options]
+
+    def option(self, name: str, default: str) -> str:
+        """The value of an option of its own."""
+        return dict(zip(self.options[::2], self.options[1::2], strict=True)).get(name, default)
 
     def label(self) -> str:
         return f"{self.name} ({self.transport})" if self.name == "fsdp" else self.name
 
-
-PROGRAM_NAMES = {"bound": "plain", "bound-python": "plain"}
 
 # Ours, a line for each transport.
 OURS = [
     System("fsdp", "gloo", ("--transport", "gloo", "--store", "slots")),
     System("fsdp", "gloo-aliased", ("--transport", "gloo", "--store", "aliased")),
 ]
-BOUND = System("bound", "none")
-BOUND_PYTHON = System("bound-python", "none", is_python=True)
+BOUND = System("bound", "none", program="plain")
+BOUND_PYTHON = System("bound-python", "none", is_python=True, program="plain")
 TRAFFIC = System("traffic", "gloo")
-FSDP2 = System("fsdp2", "gloo", is_python=True)
+# FSDP2 is fastest when it keeps the weights from forward to backward, which bounds no memory; the
+# second gives them back, as ours does.
+FSDP2 = System("fsdp2", "gloo", ("--option", "reshard=no"), is_python=True)
+FSDP2_RESHARD = System(
+    "fsdp2-reshard", "gloo", ("--option", "reshard=yes"), is_python=True, program="fsdp2"
+)
 DDP = System("ddp", "gloo", is_python=True)
 ZERO3 = System("zero3", "gloo", is_python=True)
-PEERS = [FSDP2, DDP, ZERO3]
+PEERS = [FSDP2, FSDP2_RESHARD, DDP, ZERO3]
 
 
 @dataclass
 class Run:
-    """One job's result. Times are those of the slowest rank, losses means over ranks."""
+    """One job's result. A step's time is the slowest rank's, the loss is the mean over ranks."""
 
-    step_ms: float
+    steps_ms: list[float]
     loss: float
     memory_mb: float
     report: dict[str, Any]
+
+    @property
+    def step_ms(self) -> float:
+        return statistics.median(self.steps_ms)
 
 
 class RunFailed(RuntimeError):
@@ -297,7 +310,7 @@ def run_command(command: Sequence[str], ranks: int, place: Place | None = None) 
         timed = job.phase("timed")
         peak = job.peak_pss_until_done()
     return Run(
-        step_ms=max(statistics.median(line["step_ms"]) for line in timed),
+        steps_ms=[max(same) for same in zip(*(line["step_ms"] for line in timed), strict=True)],
         loss=statistics.mean(line["loss"] for line in timed),
         memory_mb=(peak - at_init) / 1e6,
         report=timed[0],
@@ -321,8 +334,16 @@ def check_losses(losses: dict[str, float], ours: str) -> None:
 
 
 def middle(values: Sequence[float]) -> tuple[float, list[float]]:
-    """Median, and [smallest, largest]."""
-    return round(statistics.median(values), 3), [round(min(values), 3), round(max(values), 3)]
+    """Median, and the quartiles as the spread."""
+    if len(values) == 1:
+        return round(values[0], 3), [round(values[0], 3)] * 2
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return round(median, 3), [round(low, 3), round(high, 3)]
+
+
+def step_time(runs: Sequence[Run]) -> tuple[float, list[float]]:
+    """Median and quartiles of all steps of all rounds."""
+    return middle([time for one in runs for time in one.steps_ms])
 
 
 def progress(text: str) -> None:

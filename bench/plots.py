@@ -17,6 +17,7 @@ IMAGES = harness.ROOT / "docs/explanation/images"
 COLOURS = {
     "fsdp": "#1f6f8b",
     "fsdp2": "#e07b39",
+    "fsdp2-reshard": "#f0b27a",
     "ddp": "#8d8d8d",
     "zero3": "#b04a5a",
     "bound": "#3c3c3c",
@@ -68,6 +69,14 @@ def lines(axes: Axes, rows: list[Row], x: str, y: str, series: Callable[[Row], s
     axes.legend()
 
 
+def errors(rows: list[Row], value: str = "step_ms") -> list[list[float]]:
+    """Whiskers from the median to the quartiles."""
+    return [
+        [row[value] - row["spread"][0] for row in rows],
+        [row["spread"][1] - row[value] for row in rows],
+    ]
+
+
 def steps(rows: list[Row]) -> None:
     """Bars with the spread over rounds; a dashed line for the bound."""
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
@@ -77,12 +86,8 @@ def steps(rows: list[Row]) -> None:
         bars = [row for row in mine if not row["system"].startswith("bound")]
         bound = next(row["step_ms"] for row in mine if row["system"] == "bound")
         times = [row["step_ms"] for row in bars]
-        errors = [
-            [row["step_ms"] - row["spread"][0] for row in bars],
-            [row["spread"][1] - row["step_ms"] for row in bars],
-        ]
         colours = [COLOURS[row["system"]] for row in bars]
-        axes.barh([label(row) for row in bars], times, xerr=errors, color=colours)
+        axes.barh([label(row) for row in bars], times, xerr=errors(bars), color=colours)
         axes.axvline(bound, color=COLOURS["bound"], linestyle="--", linewidth=1)
         for place, row in enumerate(bars):
             text = f" {row['ratio_to_bound']:.2f}"
@@ -116,14 +121,16 @@ def link(rows: list[Row]) -> None:
     for place, system in enumerate(systems):
         mine = [row for row in rows if row["system"] == system]
         at = [i + (place + 0.5) * width - 0.4 for i in range(len(rates))]
-        axes.bar(at, [r["step_ms"] for r in mine], width, color=COLOURS[system], label=system)
+        times = [row["step_ms"] for row in mine]
+        axes.bar(at, times, width, yerr=errors(mine), color=COLOURS[system], label=system)
     for i, rate in enumerate(rates):
         row = next(row for row in rows if row["gbit"] == rate)
         bound = max(row["compute_ms"], row["collectives_ms"])
-        text = "max(compute, collectives)" if i == 0 else None
+        text = "max(compute, collectives)" if i == 0 else "_"
         axes.hlines(bound, i - 0.4, i + 0.4, COLOURS["bound"], linestyle="--", label=text)
     axes.set_xticks(range(len(rates)), [f"{rate:g} Gbit/s" for rate in rates])
     axes.set_ylabel("ms a step")
+    axes.set_ylim(top=1.3 * max(row["spread"][1] for row in rows))
     axes.legend()
     save(drawn, "link")
 
@@ -164,11 +171,8 @@ def collectives(rows: list[Row]) -> None:
 def tracker(rows: list[Row]) -> None:
     drawn, (axes,) = figure(1)
     names = [row["operator"].replace("_", ",\n") for row in rows]
-    errors = [
-        [row["ns"] - row["spread"][0] for row in rows],
-        [row["spread"][1] - row["ns"] for row in rows],
-    ]
-    axes.barh(names, [row["ns"] for row in rows], xerr=errors, color=COLOURS["fsdp"])
+    times = [row["ns"] for row in rows]
+    axes.barh(names, times, xerr=errors(rows, "ns"), color=COLOURS["fsdp"])
     axes.invert_yaxis()
     axes.set_xlabel("ns a call of an 8 x 8 product")
     save(drawn, "tracker")

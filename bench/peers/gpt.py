@@ -42,7 +42,8 @@ class Attention(nn.Module):
         qkv = self.c_attn(x).view(batch, time, 3, self.heads, width // self.heads).unbind(2)
         query, key, value = (part.transpose(1, 2) for part in qkv)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.c_proj(mixed.transpose(1, 2).reshape(batch, time, width))
+        result: Tensor = self.c_proj(mixed.transpose(1, 2).reshape(batch, time, width))
+        return result
 
 
 class MLP(nn.Module):
@@ -52,7 +53,8 @@ class MLP(nn.Module):
         self.c_proj = Projection(4 * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
+        result: Tensor = self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
+        return result
 
 
 class Block(nn.Module):
@@ -64,8 +66,9 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        attended = x + self.attn(self.ln_1(x))
-        return attended + self.mlp(self.ln_2(attended))
+        attended: Tensor = x + self.attn(self.ln_1(x))
+        result: Tensor = attended + self.mlp(self.ln_2(attended))
+        return result
 
 
 class GPT(nn.Module):

@@ -9,7 +9,8 @@ import harness
 import plots
 
 PROGRAM = str(harness.BINARIES / "bench_collectives")
-TRANSPORTS = ["threads", "gloo", "c10d"]
+OURS = dict.fromkeys(system.option("--transport", "gloo") for system in harness.OURS)
+TRANSPORTS = ["threads", "c10d", *OURS]
 
 
 def measure(transport: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import plots
 
 PREFIX = "fsdp-bench-"
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
-SYSTEMS = [harness.OURS[0], harness.FSDP2, harness.ZERO3]
+SYSTEMS = [harness.OURS[0], harness.FSDP2, harness.FSDP2_RESHARD, harness.ZERO3]
 
 
 def ip(*arguments: str, check: bool = True) -> None:
@@ -97,7 +97,7 @@ def measure_rate(
 def rows_of(
     gbit: float, shape: harness.Shape, runs: dict[harness.System, list[harness.Run]]
 ) -> list[dict[str, Any]]:
-    times = {system: harness.middle([run.step_ms for run in runs[system]]) for system in runs}
+    times = {system: harness.step_time(runs[system]) for system in runs}
     compute, collectives = times[harness.BOUND][0], times[harness.TRAFFIC][0]
     bound = max(compute, collectives)
     return [

@@ -24,9 +24,9 @@ def measure_ranks(counts: list[int], rounds: int) -> list[dict[str, Any]]:
         for _ in range(rounds):
             for system in (harness.BOUND, *harness.OURS):
                 runs.setdefault(system, []).append(harness.run(system, shape, length, ranks))
-        bound = harness.middle([run.step_ms for run in runs[harness.BOUND]])[0]
+        bound = harness.step_time(runs[harness.BOUND])[0]
         for system, all_runs in runs.items():
-            median, spread = harness.middle([run.step_ms for run in all_runs])
+            median, spread = harness.step_time(all_runs)
             rows.append(
                 {
                     "ranks": ranks,
@@ -41,8 +41,9 @@ def measure_ranks(counts: list[int], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def run_chain(transport: str, store: str, units: int, steps: int) -> harness.Run:
+def run_chain(system: harness.System, units: int, steps: int) -> harness.Run:
     program = str(harness.BINARIES / "bench_chain")
+    transport, store = system.option("--transport", "none"), system.option("--store", "slots")
     return harness.run_command([program, transport, store, str(units), str(steps)], ranks=2)
 
 
@@ -52,12 +53,11 @@ def measure_units(rounds: int, steps: int) -> list[dict[str, Any]]:
         runs: dict[harness.System, list[harness.Run]] = {}
         for _ in range(rounds):
             for system in (harness.BOUND, *harness.OURS):
-                transport, store = chain_arguments(system)
-                run = run_chain(transport, store, units, steps)
+                run = run_chain(system, units, steps)
                 runs.setdefault(system, []).append(run)
-        bound = statistics.median(run.step_ms for run in runs[harness.BOUND])
+        bound = harness.step_time(runs[harness.BOUND])[0]
         for system in harness.OURS:
-            median, spread = harness.middle([run.step_ms for run in runs[system]])
+            median, spread = harness.step_time(runs[system])
             report = runs[system][0].report
             rows.append(
                 {
@@ -74,13 +74,6 @@ def measure_units(rounds: int, steps: int) -> list[dict[str, Any]]:
             )
             harness.progress(f"{units} units, {system.label():20} {median:9.2f} ms")
     return rows
-
-
-def chain_arguments(system: harness.System) -> tuple[str, str]:
-    if system == harness.BOUND:
-        return "none", "slots"
-    named = dict(zip(system.options[::2], system.options[1::2], strict=True))
-    return named["--transport"], named["--store"]
 
 
 def print_slopes(rows: list[dict[str, Any]]) -> None:

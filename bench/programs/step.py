@@ -21,9 +21,8 @@ TUNING = {
 
 
 def with_option(system: harness.System, option: str) -> harness.System:
-    name = f"{system.name} {option}"
-    harness.PROGRAM_NAMES[name] = system.name
-    return harness.System(name, system.transport, (*system.options, "--option", option), True)
+    options = (*system.options, "--option", option)
+    return harness.System(f"{system.name} {option}", system.transport, options, True, system.name)
 
 
 def measure(
@@ -44,10 +43,10 @@ def measure(
 def rows_of(
     shape: harness.Shape, runs: dict[harness.System, list[harness.Run]]
 ) -> list[dict[str, Any]]:
-    bound = harness.middle([run.step_ms for run in runs[harness.BOUND]])[0]
+    bound = harness.step_time(runs[harness.BOUND])[0]
     rows = []
     for system, all_runs in runs.items():
-        median, spread = harness.middle([run.step_ms for run in all_runs])
+        median, spread = harness.step_time(all_runs)
         rows.append(
             {
                 "system": system.name,
@@ -87,7 +86,7 @@ def main() -> None:
     length = harness.Length(warmup=2, steps=arguments.steps, memory_steps=memory_steps)
     peers = [p for p in harness.PEERS if not arguments.only or p.name in arguments.only]
     if arguments.tune:
-        peers = [with_option(peer, option) for peer in peers for option in TUNING[peer.name]]
+        peers = [with_option(peer, o) for peer in peers for o in TUNING.get(peer.name, [])]
     systems = [harness.BOUND, harness.BOUND_PYTHON, *harness.OURS, *peers]
     rows: list[dict[str, Any]] = []
     for name in arguments.shapes:
