@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import queue
+import signal
 import socket
 import statistics
 import subprocess
@@ -23,6 +24,10 @@ RESULTS = ROOT / "build/bench"
 BINARIES = ROOT / "build/release/bin"
 PHASE_TIMEOUT_S = 600
 LOSS_TOLERANCE = 2e-4  # relative; the sums of two ranks' gradients round differently
+
+
+# So that contexts clean up: no rank and no network namespace is left behind.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def zero3(model: GPT, options: dict[str, str], batch: int) -> Step:
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {
             "stage": 3,
-            "overlap_comm": options.get("overlap", "no") == "yes",
+            "overlap_comm": options.get("overlap", "yes") == "yes",
             "contiguous_gradients": options.get("contiguous", "yes") == "yes",
             "reduce_bucket_size": int(float(options.get("reduce", "5e8"))),
             "stage3_prefetch_bucket_size": int(float(options.get("prefetch", "5e7"))),

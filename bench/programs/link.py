@@ -5,7 +5,6 @@ exposed share is what of the collectives' time the step does not hide behind com
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -126,7 +125,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("network namespaces need root: run this benchmark as root")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     length = harness.Length(warmup=2, steps=arguments.steps, memory_steps=0)
     rows: list[dict[str, Any]] = []
     with Link() as link:
