@@ -21,7 +21,7 @@ std::string describe(const RankEnd& end) {
   if (end.is_left_over) {
     return "could not be killed";
   }
-  return end.signal != 0 ? "was ended by " + signal_text(end.signal)
+  return end.signal != 0 ? "died of " + signal_text(end.signal)
                          : "exited with code " + std::to_string(end.exit_code);
 }
 

@@ -121,8 +121,8 @@ TEST_F(Launcher, ASignalBecomes128PlusItsNumber) {
   EXPECT_EQ(outcome.code, 128 + SIGKILL);
   EXPECT_THAT(
       outcome.error,
-      AllOf(HasSubstr("rank 1 was ended by signal 9"),
-            HasSubstr("rank 0 was ended by signal 15 (Terminated), told to stop after rank 1")));
+      AllOf(HasSubstr("rank 1 died of signal 9"),
+            HasSubstr("rank 0 died of signal 15 (Terminated), told to stop after rank 1")));
 }
 
 TEST_F(Launcher, ANonBlockingOutputLosesNoLine) {
