@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "fsdp/base/error.hpp"
 #include "fsdp/launch/launcher.hpp"
 
 namespace fsdp::apps {
@@ -59,7 +60,13 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
     flags->options.command = command_line(command->remaining(), after_dashes);
     flags->options.grace =
         std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
-    return launch::run(flags->options);
+    try {
+      return launch::run(flags->options);
+    } catch (const Error& error) {
+      // A program that is not there is bad input: nothing was started.
+      FSDP_CHECK(error.code() != ErrorCode::kNotFound, ErrorCode::kInvalidArgument, error.text());
+      throw;
+    }
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -132,6 +133,9 @@ std::string describe_ends(const std::vector<RankEnd>& ends, int stopped_by) {
   std::string text;
   if (stopped_by != 0) {
     text += "fsdp run: stopped by " + signal_text(stopped_by) + "\n";
+  }
+  if (stopped_by == SIGPIPE && !first) {
+    return text;  // the reader has seen enough
   }
   if (first) {
     text += describe_first(ends[*first], kReportLines - std::min(kReportLines - 1, taken));
