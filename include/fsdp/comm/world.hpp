@@ -37,6 +37,12 @@ class World {
   comm::Communicator& communicator() const { return *communicator_; }
   /// Waits until all ranks are here. @collective all ranks @blocks @throws as comm::Work::wait()
   void barrier() const;
+  /// Makes the group usable again after an error that only some ranks saw; sharded models drop the
+  /// interrupted step. See comm::Communicator::recover(). @collective all ranks @blocks
+  void recover() const;
+  /// Tells all ranks why this one is about to end: their waits end at once, with this text. Call it
+  /// where an exception is about to leave the program. Local.
+  void publish_failure(const std::string& text) const noexcept;
 
  private:
   std::shared_ptr<comm::Communicator> communicator_;
