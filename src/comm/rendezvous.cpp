@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/network.hpp"
 #include "base/reach.hpp"
 #include "comm/claims.hpp"
+#include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 
@@ -34,22 +34,6 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kStoreTimeout{10000};
 constexpr const char* kMasterAddressKey = "fsdp/master_address";
 constexpr const char* kLoopbackAddressKey = "fsdp/master_loopback_address";
-
-/// LibTorch logs a stack for every socket that closes; the errors here say it in words.
-class QuietTorch {
- public:
-  QuietTorch() {
-    if (base::log_level() != base::LogLevel::kDebug) {
-      FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-    }
-  }
-  QuietTorch(const QuietTorch&) = delete;
-  QuietTorch& operator=(const QuietTorch&) = delete;
-  ~QuietTorch() { FLAGS_caffe2_log_level = before_; }
-
- private:
-  const int before_ = FLAGS_caffe2_log_level;
-};
 
 std::string get_variable(const char* name) {
   const char* value = std::getenv(name);
@@ -96,7 +80,7 @@ Store connect(const std::string& address, std::uint16_t port, Milliseconds timeo
   FSDP_CHECK(answer.wait_for(timeout) == std::future_status::ready, ErrorCode::kTimeout,
              "something listens at ", base::endpoint_text(address, port),
              " but does not answer as the store of a job within ", to_text(timeout),
-             ": another program has that port");
+             ": rank 0 is stopped, or another program has that port");
   return answer.get();
 }
 
@@ -175,7 +159,8 @@ Meeting reach_store(const base::RankEnvironment& environment, bool agent_serves,
       {.host = environment.master_addr,
        .port = environment.master_port,
        .limit = timeout,
-       .who = "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
+       .who =
+           "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
        .whom = agent_serves ? "torchrun's store" : "rank 0",
        .hint = "MASTER_ADDR and MASTER_PORT say where, FSDP_SETUP_TIMEOUT how long to try"});
   Store store = connect(address, environment.master_port, remaining(deadline));
@@ -213,7 +198,7 @@ Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeou
       base::endpoint_text(environment.master_addr, environment.master_port);
   const bool agent_serves = get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const auto deadline = Clock::now() + timeout;
-  const QuietTorch quiet;
+  const QuietStore quiet;
   try {
     Meeting meeting;
     if (environment.rank == 0 && !agent_serves) {

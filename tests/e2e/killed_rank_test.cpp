@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <random>
-#include <set>
 #include <sstream>
 
 #include "e2e/program.hpp"
@@ -32,7 +31,7 @@ constexpr milliseconds kWindow{2600};
 /// The number of random moments for each rank and signal; FSDP_TEST_MOMENTS sets another.
 int moments() {
   const char* text = std::getenv("FSDP_TEST_MOMENTS");
-  return text == nullptr ? 3 : std::atoi(text);
+  return text == nullptr ? 1 : std::atoi(text);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -106,7 +105,7 @@ TEST_P(KilledRank, Fault009_AllOthersEndInTimeAndNameIt) {
       EXPECT_LT(result.duration, after + kTimeout + kPatience + kSlowMachine);
       const auto told = messages(result.output);
       ASSERT_EQ(told.size(), 1U);
-      EXPECT_THAT(told.front(), testing::HasSubstr("rank " + std::to_string(rank)));
+      EXPECT_THAT(told.front(), testing::ContainsRegex("(rank|missing:) " + std::to_string(rank)));
     }
   }
 }
