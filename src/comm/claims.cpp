@@ -67,9 +67,9 @@ void sign_in(c10d::Store& store, const base::RankEnvironment& environment,
   const std::string size = std::to_string(environment.size);
   if (const std::string other = write_once(store, kSizeKey, size); other != size) {
     refuse(store, ErrorCode::kInvalidArgument,
-           "WORLD_SIZE is '" + size + "' in rank " + std::to_string(environment.rank) +
-                      " and '" + other + "' in another process that meets at " + endpoint +
-                      ": all ranks need the same");
+           "WORLD_SIZE is '" + size + "' in rank " + std::to_string(environment.rank) + " and '" +
+               other + "' in another process that meets at " + endpoint +
+               ": all ranks need the same");
   }
   store.add(claim_key(environment.rank), 1);
   const auto start = Clock::now();

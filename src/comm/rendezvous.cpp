@@ -175,7 +175,8 @@ Meeting reach_store(const base::RankEnvironment& environment, bool agent_serves,
       {.host = environment.master_addr,
        .port = environment.master_port,
        .limit = timeout,
-       .who = "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
+       .who =
+           "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
        .whom = agent_serves ? "torchrun's store" : "rank 0",
        .hint = "MASTER_ADDR and MASTER_PORT say where, FSDP_SETUP_TIMEOUT how long to try"});
   Store store = connect(address, environment.master_port, remaining(deadline));

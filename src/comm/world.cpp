@@ -53,15 +53,14 @@ World init(const InitOptions& options) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
     base::set_log_rank(environment.rank);
-    const comm::detail::Meeting meeting =
-        comm::detail::join_store(environment, setup_timeout);
+    const comm::detail::Meeting meeting = comm::detail::join_store(environment, setup_timeout);
     const comm::GlooOptions gloo{.rank = environment.rank,
                                  .size = environment.size,
                                  .master_addr = meeting.master_address,
                                  .timeout = setup_timeout};
     if (options.transport == "c10d") {
-      communicator = comm::make_c10d_communicator(comm::connect_gloo(meeting.store, gloo),
-                                                  setup_timeout);
+      communicator =
+          comm::make_c10d_communicator(comm::connect_gloo(meeting.store, gloo), setup_timeout);
       communicator->agree({.name = "init"})->wait();
     } else {
       communicator = comm::make_gloo_communicator(meeting.store, gloo);
