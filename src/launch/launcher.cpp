@@ -158,8 +158,8 @@ void Supervisor::prepare() {
   for (int number = 0; number < options_.ranks; ++number) {
     std::shared_ptr<detail::LogFile> log;
     if (!options_.log_dir.empty()) {
-      log = std::make_shared<detail::LogFile>(options_.log_dir + "/rank-" +
-                                              std::to_string(number) + ".log");
+      log = std::make_shared<detail::LogFile>(options_.log_dir + "/rank-" + std::to_string(number) +
+                                              ".log");
     }
     Streams& streams = streams_[static_cast<std::size_t>(number)];
     detail::RankCommand& command = commands_.emplace_back();
@@ -173,8 +173,7 @@ void Supervisor::prepare() {
     command.open_files = open_files;
     for (const int terminal : {STDOUT_FILENO, STDERR_FILENO}) {
       const bool is_output = terminal == STDOUT_FILENO;
-      Descriptor end =
-          route(number, terminal, log, is_output ? streams.output : streams.error);
+      Descriptor end = route(number, terminal, log, is_output ? streams.output : streams.error);
       (is_output ? command.output : command.error) = end.get();
       child_ends_.push_back(std::move(end));
     }
@@ -182,8 +181,7 @@ void Supervisor::prepare() {
 }
 
 /// The end for the rank of a pipe to the launcher; none where the rank inherits a terminal.
-Descriptor Supervisor::route(int number, int terminal,
-                             const std::shared_ptr<detail::LogFile>& log,
+Descriptor Supervisor::route(int number, int terminal, const std::shared_ptr<detail::LogFile>& log,
                              detail::RankOutput& output) {
   const bool is_plain = number == 0 && options_.rank_zero == RankZeroOutput::kPlain;
   const bool is_on_terminal = is_plain && ::isatty(terminal) != 0;
@@ -192,8 +190,8 @@ Descriptor Supervisor::route(int number, int terminal,
     return {};
   }
   std::array<int, 2> pipe{};
-  FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0, ErrorCode::kIo,
-             "cannot make a pipe for rank ", number, ": ", std::strerror(errno));
+  FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0, ErrorCode::kIo, "cannot make a pipe for rank ",
+             number, ": ", std::strerror(errno));
   const bool is_shown = number == 0 || !options_.quiet_ranks;
   output = detail::RankOutput(
       Descriptor(pipe[0]),
