@@ -90,6 +90,33 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   }
 }
 
+std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
+  std::lock_guard lock(mutex_);
+  check_usable();
+  recover_from_dead_backward();
+  const Pass pass = c10::GradMode::is_enabled() ? Pass::kForward : Pass::kEvaluation;
+  std::vector<std::vector<int>> run = schedule_->upcoming_run(units, pass);
+  if (run.empty()) {
+    for (int unit : units) {
+      run.push_back({unit});
+    }
+  }
+  return run;
+}
+
+void Engine::touch_briefly(std::span<const int> units, const char* op) {
+  std::lock_guard lock(mutex_);
+  std::vector<Hit> hits;
+  std::uint64_t signature = reinterpret_cast<std::uintptr_t>(this);
+  for (int unit : units) {
+    hits.push_back({.unit = unit, .parameter = 0, .is_write = false});
+    signature = signature * 1099511628211u ^
+                reinterpret_cast<std::uintptr_t>(at(unit).parameters.front().storage->key());
+  }
+  touch(units, hits, op, signature);
+  release(units);
+}
+
 void Engine::release(std::span<const int> units) noexcept {
   std::lock_guard lock(mutex_);
   if (failure_ != nullptr) {
@@ -228,6 +255,11 @@ void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) 
   Parameter& parameter = unit.parameters[static_cast<std::size_t>(parameter_index)];
   check_lives_in_shards(parameter, "backward");
   has_gradients_ = true;
+  if (unit.is_optional && !schedule_->is_current(index)) {
+    // Whether an operator of this backward takes the weights depends on what ran in forward, which
+    // ranks that only take part cannot know: so it is always touched.
+    touch_briefly({&index, 1}, "its gradient");
+  }
   execute(schedule_->gradient(index));
   at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
   sink_->collect(index, parameter_index, grad);

@@ -41,6 +41,11 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   /// A gradient of the module's tensor is there; called by autograd.
   void gradient(int unit, int parameter, const at::Tensor& tensor);
 
+  /// For participate(): in which order the forward that comes would touch these units.
+  std::vector<std::vector<int>> expected_run(std::span<const int> units);
+  /// Touches units as an operator called `op` would that takes their weights and ends at once.
+  void touch_briefly(std::span<const int> units, const char* op);
+
   /// The outermost backward has ended, or an exception ended it.
   void end_backward();
   void backward_died() noexcept;

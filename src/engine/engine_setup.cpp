@@ -97,6 +97,11 @@ void Engine::set_up() {
                : make_slot_store(communicator_, ledger_, store_config);
   config.fence = store_->needs_fence();
   schedule_.emplace(config);
+  for (int unit = 0; unit < count; ++unit) {
+    if (at(unit).is_optional) {
+      schedule_->set_optional(unit);
+    }
+  }
   store_->make_shards(units_);
   sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
   const std::int64_t staging =
