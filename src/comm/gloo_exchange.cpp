@@ -13,6 +13,9 @@ namespace fsdp::comm::detail {
 
 namespace {
 
+/// How long a rank that lost a connection waits for whoever knows the cause to publish it.
+constexpr Milliseconds kPatienceForCause{300};
+
 constexpr int kPayloadBit = 1 << 30;
 constexpr int kSequenceBits = 8;
 constexpr int kHashBits = 22;
@@ -110,6 +113,31 @@ void GlooExchange::recycle(std::unique_ptr<Flight> flight) {
     flight->staging = at::Tensor();
   }
   idle_flights_.push_back(std::move(flight));
+}
+
+void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own) {
+  const bool is_first = !std::exchange(broken_, true);
+  const std::string who = "rank " + std::to_string(rank()) + ":";
+  const std::string here = describe(mine) + " on rank " + std::to_string(rank());
+  std::string text = here + " " + own;
+  std::string first;
+  if (symptom != Symptom::kTimeout) {
+    // A closed connection has a cause elsewhere; whoever knows it gets a moment to publish it.
+    first = board_.read(is_first && symptom == Symptom::kLostPeer ? kPatienceForCause
+                                                                  : Milliseconds(0));
+  }
+  if (first.empty()) {
+    first = board_.publish(text);
+  }
+  if (first.empty() && symptom != Symptom::kTimeout) {
+    text +=
+        ". The job's store (on rank 0, or torchrun's agent) does not answer either: look there "
+        "first";
+  } else if (first.rfind(who, 0) != 0 && !first.empty()) {
+    text = (symptom == Symptom::kTimeout ? text : here + " cannot complete") +
+           "; first failure: " + first;
+  }
+  fail(symptom == Symptom::kTimeout ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
 }
 
 std::int64_t GlooExchange::reserve_staging(std::int64_t bytes, int in_flight) {

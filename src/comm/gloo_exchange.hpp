@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/collective_log.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/first_failure.hpp"
 #include "comm/timeout.hpp"
@@ -20,9 +21,6 @@
 namespace fsdp::comm::detail {
 
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
-
-/// How long a rank that lost a connection waits for whoever knows the cause to publish it.
-inline constexpr Milliseconds kPatienceForCause{300};
 
 /// The first line of an error's text: what follows is LibTorch's stack.
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -37,13 +35,21 @@ struct Flight {
   at::Tensor staging;
 };
 
-/// Connections, recycled memory and the failure board; outlives every Work.
+/// How a rank learns that its group has failed.
+enum class Symptom {
+  kTimeout,   ///< a peer did not come in time
+  kLostPeer,  ///< a connection was closed: the cause is elsewhere
+  kTold,      ///< the failure board said so while this rank was waiting
+};
+
+/// Connections, recycled memory and the failure board of one generation; outlives every Work.
 class GlooExchange {
  public:
   GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
-               Milliseconds timeout)
+               std::shared_ptr<CollectiveLog> log, Milliseconds timeout, std::uint64_t generation)
       : backend_(std::move(backend)),
-        board_(std::move(store), backend_->getRank()),
+        log_(std::move(log)),
+        board_(std::move(store), backend_->getRank(), backend_->getSize(), generation),
         timeout_(timeout) {}
 
   int rank() const { return backend_->getRank(); }
@@ -51,15 +57,20 @@ class GlooExchange {
   Milliseconds timeout() const { return timeout_; }
   void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
   FailureBoard& board() { return board_; }
+  CollectiveLog& log() { return *log_; }
 
   std::unique_ptr<Flight> start(const Fingerprint& fingerprint);
   void send(Flight& flight, int peer, const void* data, std::size_t bytes);
   void receive(Flight& flight, int peer, void* data, std::size_t bytes);
   void recycle(std::unique_ptr<Flight> flight);
 
-  /// Gloo has closed connections; nothing can be started any more.
+  /// The group has failed: nothing can be started any more.
   bool is_broken() const { return broken_; }
   void set_broken() { broken_ = true; }
+
+  /// Ends the group and throws what happened to the collective `mine`: `own` when this rank saw it
+  /// first, else the first failure of the job.
+  [[noreturn]] void fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own);
 
   std::int64_t reserve_staging(std::int64_t bytes, int in_flight);
   at::Tensor take_staging(std::int64_t bytes);
@@ -69,6 +80,7 @@ class GlooExchange {
   C10dWork post_receive(void* data, std::size_t bytes, int peer, int tag);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<CollectiveLog> log_;
   FailureBoard board_;
   Milliseconds timeout_;
   bool broken_ = false;

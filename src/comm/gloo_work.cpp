@@ -11,6 +11,23 @@ namespace fsdp::comm::detail {
 
 namespace {
 constexpr Milliseconds kPatienceForDropped{2000};
+
+/// Peers may still send into buffers that the caller is about to free. Gloo closes all connections
+/// when any wait exceeds its limit.
+void close_connections(const Flight& flight) noexcept {
+  for (const auto* works : {&flight.header_receives, &flight.payload_receives,
+                            &flight.payload_sends, &flight.header_sends}) {
+    for (const C10dWork& work : *works) {
+      try {
+        if (work) {
+          work->wait(Milliseconds(1));
+        }
+      } catch (...) {
+        return;
+      }
+    }
+  }
+}
 }  // namespace
 
 GlooWork::~GlooWork() {
@@ -24,8 +41,10 @@ void GlooWork::wait() {
   const DispatchGuard guard;
   deadline_ = Clock::now() + exchange_->timeout();
   std::unique_ptr<Flight> flight = std::move(flight_);
+  WaitRecord record(exchange_->log(), flight->mine);
   complete(*flight);
   finish(*flight);
+  record.complete();
   exchange_->recycle(std::move(flight));
 }
 
@@ -59,54 +78,58 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t p
   if (!works[peer]) {
     return;
   }
+  FailureBoard& board = exchange_->board();
+  board.watch(works[peer]);
+  std::string cause;
   try {
-    if (works[peer]->wait(remaining(deadline_))) {
+    const bool is_done = works[peer]->wait(remaining(deadline_));
+    board.watch({});
+    if (is_done) {
       return;
     }
   } catch (const std::exception& error) {
-    report(flight, peer, what, error.what());
+    board.watch({});
+    cause = first_line(error.what());
   }
-  report(flight, peer, what, "the transfer was aborted");
+  report(flight, peer, what, cause);
 }
 
 void GlooWork::report(Flight& flight, std::size_t peer, const char* what,
                       const std::string& cause) {
-  const bool timed_out = Clock::now() + Milliseconds(2) >= deadline_;
-  const bool is_first = !exchange_->is_broken();
-  exchange_->set_broken();
-  std::string text = describe(flight.mine) + " on rank " + std::to_string(flight.mine.rank);
-  if (timed_out) {
-    std::string missing = std::to_string(peer);
-    for (std::size_t other = peer + 1; other < ranks(); ++other) {
-      try {
-        if (!flight.header_receives[other] ||
-            flight.header_receives[other]->wait(Milliseconds(1))) {
-          continue;
-        }
-      } catch (const std::exception&) {
+  const std::string dropped =
+      dropped_ ? "; this rank had dropped the collective without waiting for it" : "";
+  const std::string waited_for = what + std::to_string(peer);
+  if (cause.empty()) {
+    close_connections(flight);
+    exchange_->fail_group(flight.mine, Symptom::kTold, "was told that a peer failed" + dropped);
+  }
+  if (Clock::now() + Milliseconds(2) < deadline_) {
+    close_connections(flight);
+    exchange_->fail_group(flight.mine, Symptom::kLostPeer,
+                          "lost rank " + std::to_string(peer) + " while it waited for " +
+                              waited_for + " (" + cause + ")" + dropped);
+  }
+  exchange_->fail_group(flight.mine, Symptom::kTimeout,
+                        "waited " + to_text(exchange_->timeout()) + " for " + waited_for +
+                            "; missing: " + list_missing(flight, peer) +
+                            ". Every rank must make this call; FSDP_TIMEOUT sets the limit" +
+                            dropped);
+}
+
+/// The ranks whose header has not come by the time that `peer` is given up.
+std::string GlooWork::list_missing(Flight& flight, std::size_t peer) const {
+  std::string missing = std::to_string(peer);
+  for (std::size_t other = peer + 1; other < ranks(); ++other) {
+    const C10dWork& header = flight.header_receives[other];
+    try {
+      if (!header || header->wait(Milliseconds(1))) {
+        continue;
       }
-      missing += ", " + std::to_string(other);
+    } catch (const std::exception&) {
     }
-    text += " waited " + to_text(exchange_->timeout()) + " for " + what + std::to_string(peer) +
-            "; missing: " + missing +
-            ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
-  } else {
-    text += " lost rank " + std::to_string(peer) + " while it waited for " + what +
-            std::to_string(peer) + " (" + first_line(cause) + ")";
+    missing += ", " + std::to_string(other);
   }
-  if (dropped_) {
-    text += "; this rank had dropped the collective without waiting for it";
-  }
-  // A closed connection has a cause elsewhere; whoever knows it gets a moment to publish it.
-  FailureBoard& board = exchange_->board();
-  std::string first = timed_out || !is_first ? "" : board.read(kPatienceForCause);
-  if (first.empty()) {
-    first = board.publish(text);
-  }
-  if (!first.empty() && first.rfind("rank " + std::to_string(flight.mine.rank) + ":", 0) != 0) {
-    text += "; first failure: " + first;
-  }
-  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
+  return missing;
 }
 
 void GlooWork::drop() noexcept {

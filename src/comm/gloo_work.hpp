@@ -45,6 +45,7 @@ class GlooWork : public Work {
   void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
   [[noreturn]] void report(Flight& flight, std::size_t peer, const char* what,
                            const std::string& cause);
+  std::string list_missing(Flight& flight, std::size_t peer) const;
 
   std::shared_ptr<GlooExchange> exchange_;
   at::Tensor dst_;

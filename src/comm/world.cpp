@@ -14,6 +14,7 @@
 
 #include "comm/gloo.hpp"
 #include "comm/rendezvous.hpp"
+#include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
@@ -26,6 +27,7 @@ namespace fsdp {
 int World::rank() const { return communicator_->rank(); }
 int World::size() const { return communicator_->size(); }
 void World::barrier() const { communicator_->agree({.name = "barrier"})->wait(); }
+void World::recover() const { communicator_->recover(); }
 
 World init(const InitOptions& options) {
   FSDP_CHECK(
@@ -35,6 +37,7 @@ World init(const InitOptions& options) {
   const base::RankEnvironment environment = base::read_rank_environment();
   const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
   std::shared_ptr<comm::Communicator> communicator;
+  comm::detail::print_collectives_on_signal();
   if (environment.size == 1) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
@@ -106,10 +109,11 @@ void run_threads(int size, const std::function<void(World)>& body) {
   threads.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
+      const auto communicator = comm::make_threads_communicator(group, rank);
       try {
-        body(World(comm::make_threads_communicator(group, rank), rank, size));
+        body(World(communicator, rank, size));
       } catch (...) {
-        comm::publish_failure(*group, rank, first.record(rank));
+        communicator->publish_failure(first.record(rank));
       }
     });
   }

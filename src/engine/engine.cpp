@@ -119,14 +119,14 @@ void Engine::touch_briefly(std::span<const int> units, const char* op) {
 
 void Engine::release(std::span<const int> units) noexcept {
   std::lock_guard lock(mutex_);
-  if (failure_ != nullptr) {
+  if (failure_ != nullptr || is_stale()) {
     return;
   }
   try {
     execute(schedule_->release(units));
   } catch (...) {
-    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws it.
-    failure_ = std::current_exception();
+    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws what
+    // execute() recorded.
   }
 }
 
@@ -319,12 +319,6 @@ void Engine::check_unused_parameters() {
 
 // --- what the facade asks --------------------------------------------------------------------
 
-void Engine::check_usable() const {
-  if (failure_ != nullptr) {
-    std::rethrow_exception(failure_);
-  }
-}
-
 void Engine::reshard() {
   std::lock_guard lock(mutex_);
   check_usable();
@@ -357,8 +351,11 @@ void Engine::reset_counters() {
   counters_.prefetch_misses = schedule_->misses();
 }
 
-bool Engine::is_unsharded(int unit) const {
+bool Engine::is_unsharded(int unit) {
   std::lock_guard lock(mutex_);
+  if (is_stale()) {
+    start_over();
+  }
   return schedule_->is_unsharded(unit);
 }
 

@@ -85,7 +85,8 @@ void Engine::set_up() {
   const int count = static_cast<int>(units_.size());
   const int others = count - (root_ >= 0 ? 1 : 0);
   const bool keeps_root = options_.keep_root && root_ >= 0;
-  schedule::Config config{.units = count,
+  schedule::Config& config = schedule_config_;
+  config = {.units = count,
                           .root = root_,
                           .keep_root = keeps_root,
                           .prefetch = options_.prefetch,
@@ -96,12 +97,7 @@ void Engine::set_up() {
                ? make_aliased_store(communicator_, ledger_)
                : make_slot_store(communicator_, ledger_, store_config);
   config.fence = store_->needs_fence();
-  schedule_.emplace(config);
-  for (int unit = 0; unit < count; ++unit) {
-    if (at(unit).is_optional) {
-      schedule_->set_optional(unit);
-    }
-  }
+  make_schedule();
   store_->make_shards(units_);
   sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
   const std::int64_t staging =
@@ -122,8 +118,18 @@ void Engine::set_up() {
     }
   }
 
+  generation_ = communicator_.generation();
   promise_ = ledger_.live();
   promise_[memory::Kind::kMoments] = promise_[memory::Kind::kShards] * options_.moments;
+}
+
+void Engine::make_schedule() {
+  schedule_.emplace(schedule_config_);
+  for (int unit = 0; unit < schedule_config_.units; ++unit) {
+    if (at(unit).is_optional) {
+      schedule_->set_optional(unit);
+    }
+  }
 }
 
 /// Moves one unit's weights into the shards and points the module's tensors at storages that are
@@ -221,7 +227,7 @@ void Engine::print_promise() {
 
 // --- full parameters -------------------------------------------------------------------------
 
-void Engine::begin_full(bool writeback) {
+std::uint64_t Engine::begin_full(bool writeback) {
   std::lock_guard lock(mutex_);
   c10::NoGradGuard no_grad;
   check_usable();
@@ -232,7 +238,7 @@ void Engine::begin_full(bool writeback) {
     FSDP_CHECK(!writeback || full_writeback_, ErrorCode::kInvalidArgument,
                "[full_parameters] a scope with writeback inside one without it");
     ++full_depth_;
-    return;
+    return full_scope_;
   }
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   execute(schedule_->reshard());
@@ -251,16 +257,18 @@ void Engine::begin_full(bool writeback) {
       full_buffers_.push_back(std::move(whole));
     }
   } catch (...) {
-    failure_ = std::current_exception();
-    throw;
+    record_failure();
+    std::rethrow_exception(failure_);
   }
   full_writeback_ = writeback;
   full_depth_ = 1;
+  return ++full_scope_;
 }
 
-void Engine::end_full() noexcept {
+void Engine::end_full(std::uint64_t scope) noexcept {
   std::lock_guard lock(mutex_);
-  if (failure_ != nullptr || --full_depth_ > 0) {
+  const bool is_over = full_depth_ == 0 || scope != full_scope_ || is_stale();
+  if (is_over || failure_ != nullptr || --full_depth_ > 0) {
     return;
   }
   c10::NoGradGuard no_grad;

@@ -118,6 +118,7 @@ std::vector<at::Tensor> Sharded::flat_shards() const {
 }
 
 std::vector<at::Tensor> Sharded::flat_grad_shards() const {
+  engine_->check_usable();
   std::vector<at::Tensor> shards;
   for (const engine::Unit& unit : engine_->units()) {
     const bool has_grad = std::any_of(
@@ -193,14 +194,14 @@ bool Sharded::is_sharded(const at::Tensor& tensor) const { return engine_->owns(
 
 FullParameters::FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback)
     : engine_(std::move(engine)), writeback_(writeback) {
-  engine_->begin_full(writeback_);
+  scope_ = engine_->begin_full(writeback_);
 }
 
 FullParameters::FullParameters(FullParameters&&) noexcept = default;
 
 FullParameters::~FullParameters() {
   if (engine_ != nullptr) {
-    engine_->end_full();
+    engine_->end_full(scope_);
   }
 }
 

@@ -36,6 +36,9 @@ class World {
   comm::Communicator& communicator() const { return *communicator_; }
   /// Waits until all ranks are here. @collective all ranks @blocks @throws as comm::Work::wait()
   void barrier() const;
+  /// Makes the group usable again after an error that only some ranks saw; sharded models drop the
+  /// interrupted step. See comm::Communicator::recover(). @collective all ranks @blocks
+  void recover() const;
 
  private:
   std::shared_ptr<comm::Communicator> communicator_;

@@ -128,6 +128,7 @@ class FullParameters {
   FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback);
   std::shared_ptr<engine::Engine> engine_;
   bool writeback_;
+  std::uint64_t scope_ = 0;
 };
 
 /// A sharded module's other half: the shards, and what one may ask of them.
