@@ -245,14 +245,15 @@ std::uint64_t Engine::begin_full(bool writeback) {
   try {
     for (std::size_t i = 0; i < units_.size(); ++i) {
       Unit& unit = units_[i];
-      const int index = static_cast<int>(i);
       at::Tensor whole = at::empty({unit.layout->padded_numel()},
                                    at::TensorOptions(unit.dtype).device(unit.device));
       ledger_.add(memory::Kind::kFullScope, unit.padded_bytes());
       full_bytes_ += unit.padded_bytes();
-      communicator_.all_gather(whole, unit.flat_shard, {index, unit.name})->wait();
+      // A name of its own, lest it pass for the same unit's gather in a peer's forward.
+      communicator_.all_gather(whole, unit.flat_shard, {.name = "full_parameters: " + unit.name})
+          ->wait();
       count_gather(unit);
-      schedule_->hold(index);
+      schedule_->hold(static_cast<int>(i));
       unit.install(whole.data_ptr());
       full_buffers_.push_back(std::move(whole));
     }
