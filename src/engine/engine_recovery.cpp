@@ -33,25 +33,26 @@ void Engine::check_usable() {
   }
 }
 
-/// Called where an exception was caught: from here on every call throws it.
+/// Called where an exception was caught: from here on every call throws it. The others are told,
+/// because what they wait for will not come.
 void Engine::record_failure() {
   failure_ = std::current_exception();
+  std::string text = "an exception that is no std::exception";
   try {
     throw;
   } catch (const Error& error) {
+    text = error.what();
     if (is_of_the_group(error.code())) {
       failure_ = std::make_exception_ptr(
           Error(error.code(), error.text() +
                                   ". Once the cause is gone, world.recover() on all ranks makes "
                                   "the group usable again"));
-    } else {
-      communicator_.publish_failure(error.what());
     }
   } catch (const std::exception& error) {
-    communicator_.publish_failure(error.what());
+    text = error.what();
   } catch (...) {
-    communicator_.publish_failure("an exception that is no std::exception");
   }
+  communicator_.publish_failure(text);
 }
 
 /// The group has recovered. Every rank begins where all are alike, as after fully_shard() but for

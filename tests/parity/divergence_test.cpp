@@ -25,7 +25,7 @@ using testing::HasSubstr;
 namespace nn = torch::nn;
 
 constexpr int kRanks = 3;
-constexpr double kTimeoutSeconds = 6;
+constexpr double kTimeoutSeconds = 4;
 
 /// Four layers of one shape: their collectives have equal sizes.
 struct Net : nn::Module {
@@ -78,7 +78,7 @@ void expect_divergence(World world, int good_steps, int prefetch, const Step& st
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   if (world.communicator().transport() == "gloo") {
     EXPECT_THAT(error, is_expected);
-    EXPECT_LT(seconds.count(), 2);
+    EXPECT_LT(seconds.count(), kTimeoutSeconds - 1);
   } else {
     // Threads read each other's memory: one that waits for a reader learns the rest by time-out.
     EXPECT_NE(error, "no error");
@@ -94,7 +94,10 @@ void expect_divergence(World world, int good_steps, int prefetch, const Step& st
   Net reference;
   step(reference, false);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(gradients[i], reference.parameters()[i].grad(), 1e-5, 1e-7)) << i;
+    const at::Tensor& grad = reference.parameters()[i].grad();
+    EXPECT_TRUE(torch::allclose(gradients[i], grad.defined() ? grad : torch::zeros_like(gradients[i]),
+                                1e-5, 1e-7))
+        << i;
   }
 }
 
@@ -102,14 +105,17 @@ void expect_divergence_always(const Step& step, const testing::Matcher<std::stri
   on_both_transports(kRanks, kTimeoutSeconds, [&](World world) {
     for (const int good_steps : {0, 2}) {
       for (const int prefetch : {0, 1}) {
-        expect_divergence(world, good_steps, prefetch, step, is_expected);
+        const bool is_last = good_steps > 0 && prefetch > 0;
+        if (world.communicator().transport() == "gloo" || is_last) {
+          expect_divergence(world, good_steps, prefetch, step, is_expected);
+        }
       }
     }
   });
 }
 
 testing::Matcher<std::string> names(const char* one, const char* other) {
-  return AllOf(HasSubstr("[mismatch]"), HasSubstr(std::string("unit \"") + one + "\""),
+  return AllOf(HasSubstr(" met "), HasSubstr(std::string("unit \"") + one + "\""),
                HasSubstr(std::string("unit \"") + other + "\""), HasSubstr("on rank 1"));
 }
 
