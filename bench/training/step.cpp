@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Times training steps of one GPT shape: `plain` is LibTorch alone in one process on the global
 /// batch, `sharded` is the same through fully_shard, each rank on its part. Prints one JSON line
-/// with the median of the step times. bench/step.sh alternates the two.
+/// with the median of the step times, and for `sharded` the collectives of a step and the time of
+/// one that carries nothing. bench/step.sh alternates the two.
 #include <ATen/ops/_fused_adamw.h>
 #include <torch/torch.h>
 
@@ -73,6 +74,14 @@ double median_ms(int steps, Step&& step) {
   return times[times.size() / 2];
 }
 
+/// What it takes ranks to find that they are in the same collective: fingerprints, no payload.
+double median_agreement_us(fsdp::comm::Communicator& communicator) {
+  const at::Tensor nothing = torch::empty({0});
+  return 1000 * median_ms(2000, [&] {
+           communicator.all_gather(nothing, nothing, {.unit = 0, .name = "h.0"})->wait();
+         });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -104,6 +113,8 @@ int main(int argc, char** argv) {
 
   double time_ms = 0;
   double loss_value = 0;
+  double collectives = 0;
+  double agreement_us = 0;
   const auto train = [&](auto& optimizer) {
     time_ms = median_ms(steps, [&] {
       optimizer.zero_grad();
@@ -121,15 +132,20 @@ int main(int argc, char** argv) {
     options.store = mode == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
     fsdp::Sharded sharded = fsdp::fully_shard(model, world, options);
     fsdp::optim::AdamW optimizer(sharded, {.lr = 1e-4, .weight_decay = 0.01});
+    sharded.reset_counters();
     train(optimizer);
+    const fsdp::Counters counters = sharded.counters();
+    collectives = static_cast<double>(counters.gathers + counters.reduce_scatters) / (steps + 2);
+    agreement_us = median_agreement_us(world.communicator());
   }
   at::Tensor mean = torch::full({1}, loss_value / world.size(), torch::kDouble);
   world.communicator().all_reduce(mean, {.name = "loss"});
   if (world.rank() == 0) {
     std::printf(
         "{\"mode\": \"%s\", \"shape\": \"%s\", \"ranks\": %d, \"threads\": %s, \"step_ms\": %.3f, "
-        "\"loss\": %.6f}\n",
-        mode.c_str(), argv[2], world.size(), argv[4], time_ms, mean.item<double>());
+        "\"loss\": %.6f, \"collectives\": %.1f, \"agreement_us\": %.2f}\n",
+        mode.c_str(), argv[2], world.size(), argv[4], time_ms, mean.item<double>(), collectives,
+        agreement_us);
   }
   return 0;
 }
