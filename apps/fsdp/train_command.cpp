@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -137,7 +138,13 @@ int train_here(const TrainFlags& flags) {
   const World world = init({.transport = flags.config.transport});
   FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
              "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
-  train::train(flags.config, world);
+  try {
+    train::train(flags.config, world);
+  } catch (const std::exception& error) {
+    // The peers would only see a closed connection.
+    world.publish_failure(error.what());
+    throw;
+  }
   return kSuccess;
 }
 

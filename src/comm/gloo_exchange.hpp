@@ -5,7 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,13 +19,15 @@
 #include "comm/fingerprint.hpp"
 #include "comm/first_failure.hpp"
 #include "comm/timeout.hpp"
+#include "comm/watchdog.hpp"
 
 namespace fsdp::comm::detail {
 
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-/// The first line of an error's text: what follows is LibTorch's stack.
-inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+/// What an error of Gloo says, without its source line in front and its advice and LibTorch's stack
+/// behind.
+std::string cause_of(const std::exception& error);
 
 /// What a collective in flight holds besides the caller's tensors. Recycled, so that steady state
 /// allocates nothing of size.
@@ -57,6 +61,7 @@ class GlooExchange {
   Milliseconds timeout() const { return timeout_; }
   void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
   FailureBoard& board() { return board_; }
+  Watchdog& watchdog() { return watchdog_; }
   CollectiveLog& log() { return *log_; }
 
   std::unique_ptr<Flight> start(const Fingerprint& fingerprint);
@@ -72,6 +77,11 @@ class GlooExchange {
   /// first, else the first failure of the job.
   [[noreturn]] void fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own);
 
+  /// Asks all peers which collective they are in. Ranks that have given up at about the same time
+  /// ask as well, and that is their answer; nothing for those that are silent. Ends the connections
+  /// to them.
+  std::vector<std::optional<Fingerprint>> ask_peers(const Fingerprint& mine);
+
   std::int64_t reserve_staging(std::int64_t bytes, int in_flight);
   at::Tensor take_staging(std::int64_t bytes);
 
@@ -82,10 +92,12 @@ class GlooExchange {
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::shared_ptr<CollectiveLog> log_;
   FailureBoard board_;
+  Watchdog watchdog_{board_};
   Milliseconds timeout_;
   bool broken_ = false;
   std::vector<std::unique_ptr<Flight>> idle_flights_;
   std::vector<at::Tensor> idle_staging_;
+  std::vector<Fingerprint> answers_;
   std::vector<at::Tensor> argument_ = std::vector<at::Tensor>(1);
 };
 

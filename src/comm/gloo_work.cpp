@@ -11,6 +11,23 @@ namespace fsdp::comm::detail {
 
 namespace {
 constexpr Milliseconds kPatienceForDropped{2000};
+constexpr Milliseconds kPatienceForWatchdog{1000};
+
+/// Whether all that moves between this rank and another has moved, waited for or not.
+bool is_done_with(const Flight& flight, std::size_t rank) noexcept {
+  for (const auto* works : {&flight.header_receives, &flight.header_sends, &flight.payload_receives,
+                            &flight.payload_sends}) {
+    const C10dWork& work = (*works)[rank];
+    try {
+      if (work && !work->wait(Milliseconds(1))) {
+        return false;
+      }
+    } catch (...) {
+      return false;
+    }
+  }
+  return true;
+}
 
 /// Peers may still send into buffers that the caller is about to free. Gloo closes all connections
 /// when any wait exceeds its limit.
@@ -78,58 +95,59 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t p
   if (!works[peer]) {
     return;
   }
-  FailureBoard& board = exchange_->board();
-  board.watch(works[peer]);
+  Watchdog& watchdog = exchange_->watchdog();
+  watchdog.begin(works[peer], deadline_);
   std::string cause;
   try {
-    const bool is_done = works[peer]->wait(remaining(deadline_));
-    board.watch({});
-    if (is_done) {
+    // The watchdog ends the wait; Gloo's limit is there if it cannot.
+    const bool is_done = works[peer]->wait(remaining(deadline_) + kPatienceForWatchdog);
+    if (watchdog.end() == Watchdog::Verdict::kNothing || is_done) {
+      works[peer] = {};
       return;
     }
   } catch (const std::exception& error) {
-    board.watch({});
-    cause = first_line(error.what());
+    cause = cause_of(error);
   }
-  report(flight, peer, what, cause);
-}
-
-void GlooWork::report(Flight& flight, std::size_t peer, const char* what,
-                      const std::string& cause) {
-  const std::string dropped =
-      dropped_ ? "; this rank had dropped the collective without waiting for it" : "";
   const std::string waited_for = what + std::to_string(peer);
-  if (cause.empty()) {
-    close_connections(flight);
-    exchange_->fail_group(flight.mine, Symptom::kTold, "was told that a peer failed" + dropped);
+  switch (watchdog.end()) {
+    case Watchdog::Verdict::kTimeout: give_up(flight, waited_for);
+    case Watchdog::Verdict::kTold:
+      close_connections(flight);
+      exchange_->fail_group(flight.mine, Symptom::kTold, "was told that a peer failed");
+    case Watchdog::Verdict::kNothing: break;
   }
-  if (Clock::now() + Milliseconds(2) < deadline_) {
-    close_connections(flight);
-    exchange_->fail_group(flight.mine, Symptom::kLostPeer,
-                          "lost rank " + std::to_string(peer) + " while it waited for " +
-                              waited_for + " (" + cause + ")" + dropped);
-  }
-  exchange_->fail_group(flight.mine, Symptom::kTimeout,
-                        "waited " + to_text(exchange_->timeout()) + " for " + waited_for +
-                            "; missing: " + list_missing(flight, peer) +
-                            ". Every rank must make this call; FSDP_TIMEOUT sets the limit" +
-                            dropped);
+  close_connections(flight);
+  exchange_->fail_group(flight.mine, Symptom::kLostPeer,
+                        "lost rank " + std::to_string(peer) + " while it waited for " + waited_for +
+                            " (" + cause + ")" + note());
 }
 
-/// The ranks whose header has not come by the time that `peer` is given up.
-std::string GlooWork::list_missing(Flight& flight, std::size_t peer) const {
-  std::string missing = std::to_string(peer);
-  for (std::size_t other = peer + 1; other < ranks(); ++other) {
-    const C10dWork& header = flight.header_receives[other];
-    try {
-      if (!header || header->wait(Milliseconds(1))) {
-        continue;
-      }
-    } catch (const std::exception&) {
+/// The time is up. Who has given up at the same time, in this collective or an earlier one, is as
+/// stuck as this rank is; who is silent and owes something is missing.
+void GlooWork::give_up(Flight& flight, const std::string& waited_for) {
+  const auto known = exchange_->ask_peers(flight.mine);
+  std::string missing;
+  Fingerprint first = flight.mine;
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    if (!known[rank] && !is_done_with(flight, rank)) {
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    } else if (known[rank] && known[rank]->sequence < first.sequence) {
+      first = *known[rank];
     }
-    missing += ", " + std::to_string(other);
   }
-  return missing;
+  close_connections(flight);
+  std::string text = "waited " + to_text(exchange_->timeout()) + " for " + waited_for;
+  if (first.rank != flight.mine.rank) {
+    text += ", while rank " + std::to_string(first.rank) + " waits in " + describe(first);
+  }
+  text += missing.empty() ? "; no rank is missing: a rank or the link is too slow"
+                          : "; missing: " + missing + ". Every rank must make this call";
+  exchange_->fail_group(flight.mine, Symptom::kTimeout,
+                        text + "; FSDP_TIMEOUT sets the limit" + note());
+}
+
+std::string GlooWork::note() const {
+  return dropped_ ? "; this rank had dropped the collective without waiting for it" : "";
 }
 
 void GlooWork::drop() noexcept {
