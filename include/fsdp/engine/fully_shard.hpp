@@ -115,7 +115,8 @@ struct UnitInfo {
 };
 
 /// Whole weights for as long as it lives: raw pointers and torch::save work inside, edits too when
-/// it was made with writeback. Move-only; ends with its scope, on each rank by itself. Scopes nest.
+/// it was made with writeback. Move-only; ends with its scope, on each rank by itself, or when the
+/// group recovers, then without writing back. Scopes nest.
 /// @memory one whole copy of the model, outside of the promise; freed at the end
 class FullParameters {
  public:
