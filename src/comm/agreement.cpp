@@ -9,8 +9,8 @@ namespace fsdp {
 
 StepAgreement agree(const World& world, bool has_batch, Uneven mode) {
   const at::Tensor count = at::full({1}, has_batch ? 1 : 0, at::kLong);
-  world.communicator().all_reduce(
-      count, {.name = mode == Uneven::kStop ? "agree: stop" : "agree: fill"});
+  world.communicator().all_reduce(count,
+                                  {.name = mode == Uneven::kStop ? "agree: stop" : "agree: fill"});
   const auto active = static_cast<int>(*count.const_data_ptr<std::int64_t>());
   const int needed = mode == Uneven::kStop ? world.size() : 1;
   return {.go_on = active >= needed, .weight = has_batch ? 1.0 : 0.0, .active = active};

@@ -24,8 +24,8 @@ namespace fsdp::engine {
 
 /// *Invariants*: every public member takes the lock; after a collective failed, every later call
 /// throws that first failure, until the communicator has recovered: the next call then starts over,
-/// whether this rank had failed or not, see start_over(). *Thread safety*: all members may be called from any thread of the
-/// rank.
+/// whether this rank had failed or not, see start_over(). *Thread safety*: all members may be
+/// called from any thread of the rank.
 class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
  public:
   /// @collective all ranks

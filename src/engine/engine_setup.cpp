@@ -87,11 +87,11 @@ void Engine::set_up() {
   const bool keeps_root = options_.keep_root && root_ >= 0;
   schedule::Config& config = schedule_config_;
   config = {.units = count,
-                          .root = root_,
-                          .keep_root = keeps_root,
-                          .prefetch = options_.prefetch,
-                          .slots = 1 + options_.prefetch + options_.extra_slots,
-                          .reduce_buffers = std::clamp(others, 1, 2)};
+            .root = root_,
+            .keep_root = keeps_root,
+            .prefetch = options_.prefetch,
+            .slots = 1 + options_.prefetch + options_.extra_slots,
+            .reduce_buffers = std::clamp(others, 1, 2)};
   const StoreConfig store_config{.slots = config.slots, .kept_unit = keeps_root ? root_ : -1};
   store_ = options_.store == Store::kAliased
                ? make_aliased_store(communicator_, ledger_)

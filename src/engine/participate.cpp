@@ -27,8 +27,7 @@ struct Touch : torch::CustomClassHolder {
 /// Zero in, zero out; what counts is what its backward does.
 struct TakePart : torch::autograd::Function<TakePart> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& zero,
-                            at::TensorList /*parameters*/,
-                            const c10::intrusive_ptr<Touch>& touch) {
+                            at::TensorList /*parameters*/, const c10::intrusive_ptr<Touch>& touch) {
     ctx->saved_data["touch"] = c10::IValue::make_capsule(touch);
     return torch::zeros_like(zero);
   }
@@ -64,9 +63,9 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
       involved.push_back(static_cast<int>(index));
     }
   }
-  at::Tensor zero = torch::zeros({}, units[static_cast<std::size_t>(involved.front())]
-                                         .flat_shard.options()
-                                         .requires_grad(false));
+  at::Tensor zero = torch::zeros(
+      {},
+      units[static_cast<std::size_t>(involved.front())].flat_shard.options().requires_grad(false));
   for (std::vector<int>& touched : engine->expected_run(involved)) {
     engine->touch_briefly(touched, "participate");
     const auto touch = c10::make_intrusive<Touch>();

@@ -3,11 +3,12 @@
 ///
 /// NOTE [Taking part]
 /// The ranks that run a branch gather its units at their touches in forward, gather them again in
-/// backward, and reduce them as soon as their gradients are there. A rank that leaves the branch out
-/// does the same at the same places: participate() touches the units where it stands in forward, and
-/// leaves one autograd node for each touch. Autograd runs nodes that are ready in the reverse order
-/// of their making, so these run where the branch's own would; each touches its units and hands zero
-/// gradients to the usual accumulation, which knows how many uses of a weight are still to come.
+/// backward, and reduce them as soon as their gradients are there. A rank that leaves the branch
+/// out does the same at the same places: participate() touches the units where it stands in
+/// forward, and leaves one autograd node for each touch. Autograd runs nodes that are ready in the
+/// reverse order of their making, so these run where the branch's own would; each touches its units
+/// and hands zero gradients to the usual accumulation, which knows how many uses of a weight are
+/// still to come.
 ///
 /// What cannot be known from here is whether the branch's backward takes weights at all: the first
 /// layer's does not when its input needs no gradient. So the rule for optional units is that the

@@ -178,14 +178,15 @@ void mark_optional(Partition& partition, const Tree& tree, const Units& optional
       numel += parameter.numel;
     }
     asked.insert(unit.module);
-    unit.is_optional = optional.claims(
-        {.name = unit.module,
-         .module = node == tree.modules.end() ? nullptr : node->module,
-         .numel = numel});
+    unit.is_optional =
+        optional.claims({.name = unit.module,
+                         .module = node == tree.modules.end() ? nullptr : node->module,
+                         .numel = numel});
   }
   for (const std::string& name : optional.required_names) {
-    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::optional lists \"",
-               name, "\", which is not the module of a unit: list it in Options::units too");
+    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound,
+               "[fully_shard] Options::optional lists \"", name,
+               "\", which is not the module of a unit: list it in Options::units too");
   }
 }
 

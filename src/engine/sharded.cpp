@@ -150,9 +150,8 @@ at::Tensor Sharded::participate(const std::string& unit) const {
   FSDP_CHECK(std::ranges::find(units, unit, &engine::Unit::name) != units.end(),
              ErrorCode::kNotFound, "[participate] no unit is called \"", unit,
              "\"; sharded.units() has their names");
-  return engine::participate(engine_, [&](const engine::Unit& of, const engine::Parameter&) {
-    return of.name == unit;
-  });
+  return engine::participate(
+      engine_, [&](const engine::Unit& of, const engine::Parameter&) { return of.name == unit; });
 }
 
 FullParameters Sharded::full_parameters(bool writeback) const {

@@ -75,8 +75,7 @@ void take_part(World world, const std::function<void(Party&)>& disagree) {
 }
 
 void expect_errors(const std::function<void(Party&)>& disagree) {
-  on_both_transports(kRanks, kTimeoutSeconds,
-                     [&](World world) { take_part(world, disagree); });
+  on_both_transports(kRanks, kTimeoutSeconds, [&](World world) { take_part(world, disagree); });
 }
 
 at::Tensor x() { return torch::ones({2, 3}); }

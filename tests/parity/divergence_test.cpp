@@ -95,8 +95,8 @@ void expect_divergence(World world, int good_steps, int prefetch, const Step& st
   step(reference, false);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& grad = reference.parameters()[i].grad();
-    EXPECT_TRUE(torch::allclose(gradients[i], grad.defined() ? grad : torch::zeros_like(gradients[i]),
-                                1e-5, 1e-7))
+    EXPECT_TRUE(torch::allclose(
+        gradients[i], grad.defined() ? grad : torch::zeros_like(gradients[i]), 1e-5, 1e-7))
         << i;
   }
 }
@@ -165,9 +165,8 @@ TEST(Divergence, Fault004_WhatDoesNotMatchIsNotTaken) {
     comm::Communicator& group = world.communicator();
     const comm::Label label{.unit = world.rank() == 1, .name = world.rank() == 1 ? "b" : "a"};
     const at::Tensor dst = torch::full({4 * kRanks}, -1.0);
-    EXPECT_THAT(
-        error_of([&] { group.all_gather(dst, torch::full({4}, 5.0), label)->wait(); }),
-        HasSubstr("[mismatch]"));
+    EXPECT_THAT(error_of([&] { group.all_gather(dst, torch::full({4}, 5.0), label)->wait(); }),
+                HasSubstr("[mismatch]"));
     EXPECT_TRUE(dst.narrow(0, 4 * (world.rank() == 1 ? 0 : 1), 4).eq(-1).all().item<bool>());
     const at::Tensor sum = torch::full({4}, -1.0);
     EXPECT_THAT(error_of([&] {

@@ -161,10 +161,9 @@ TEST(EngineRecovery, Fault008_WhatOneRankThrowsBeforeAnyCollectiveHealsByItself)
         EXPECT_THAT(error_of([&] { Fragile::apply(x, false).sum().backward(); }),
                     HasSubstr("this rank's own"));
         // Views and detached aliases of a weight gather nothing.
-        EXPECT_THAT(error_of([&] {
-                      Fragile::apply(training.model->layers[2]->weight.t().detach(), true);
-                    }),
-                    HasSubstr("this rank's own"));
+        EXPECT_THAT(
+            error_of([&] { Fragile::apply(training.model->layers[2]->weight.t().detach(), true); }),
+            HasSubstr("this rank's own"));
       }
     });
   });

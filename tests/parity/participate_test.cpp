@@ -159,9 +159,9 @@ TEST(Participate, Fault011_TrainingEqualsOneProcessWhoeverTakesPart) {
     for (const int prefetch : {0, 1, 3}) {
       for (const Store store : {Store::kSlots, Store::kAliased}) {
         for (const bool encodes_input : {false, true}) {
-          SCOPED_TRACE(testing::Message() << division.name << ", prefetch " << prefetch
-                                          << ", store " << static_cast<int>(store)
-                                          << ", encodes input " << encodes_input);
+          SCOPED_TRACE(testing::Message()
+                       << division.name << ", prefetch " << prefetch << ", store "
+                       << static_cast<int>(store) << ", encodes input " << encodes_input);
           run_threads(kRanks, [&](World world) {
             expect_equals_one_process(world, {division, prefetch, store, encodes_input});
           });
@@ -181,9 +181,9 @@ TEST(Participate, Fault001_ARankThatTakesPartHalvesTheGradient) {
     Sharded sharded = fully_shard(net, world, options);
     for (int step = 0; step < 3; ++step) {
       sharded.zero_grad();
-      net->loss(batch(0, 0), world.rank() == 0, true, [&] {
-           return sharded.participate("encoder");
-         }).backward();
+      net->loss(batch(0, 0), world.rank() == 0, true,
+                [&] { return sharded.participate("encoder"); })
+          .backward();
       const auto gradients = whole_gradients(sharded);
       const auto named = sharded.named_parameters();
       for (std::size_t i = 0; i < named.size(); ++i) {
@@ -202,9 +202,7 @@ TEST(Participate, Fault001_ARankThatDoesNotIsNamedWithTheUnit) {
     const Sharded sharded =
         fully_shard(net, world, test_options(units_matching("stem|encoder|decoder|head")));
     const auto begin = std::chrono::steady_clock::now();
-    EXPECT_THAT(error_of([&] {
-                  net->loss(batch(0, 0), world.rank() == 0, false).backward();
-                }),
+    EXPECT_THAT(error_of([&] { net->loss(batch(0, 0), world.rank() == 0, false).backward(); }),
                 AllOf(HasSubstr("\"encoder\""), HasSubstr("rank 1"), HasSubstr("world.recover()")));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     EXPECT_LT(seconds.count(), 7);
@@ -220,11 +218,13 @@ TEST(Participate, EvaluationTakesPartToo) {
     torch::NoGradGuard no_grad;
     for (int pass = 0; pass < 4; ++pass) {
       const bool encodes = world.rank() == pass % 2;
-      const double loss = net->loss(batch(0, pass), encodes, false, [&] {
-                               const at::Tensor zero = sharded.participate(*net->encoder);
-                               EXPECT_FALSE(zero.requires_grad());
-                               return zero;
-                             }).item<double>();
+      const double loss = net->loss(batch(0, pass), encodes, false,
+                                    [&] {
+                                      const at::Tensor zero = sharded.participate(*net->encoder);
+                                      EXPECT_FALSE(zero.requires_grad());
+                                      return zero;
+                                    })
+                              .item<double>();
       EXPECT_EQ(loss, Net().loss(batch(0, pass), encodes, false).item<double>());
       sharded.reshard();
     }
@@ -243,9 +243,8 @@ TEST(Participate, WhatTheWeightsAreDoesNotReachTheLoss) {
     Options options = test_options(units_matching("stem|encoder|decoder|head"));
     options.optional = units_listed({"encoder"});
     const Sharded sharded = fully_shard(net, world, options);
-    const at::Tensor loss = net->loss(batch(0, 0), false, false, [&] {
-      return sharded.participate(*net->encoder);
-    });
+    const at::Tensor loss =
+        net->loss(batch(0, 0), false, false, [&] { return sharded.participate(*net->encoder); });
     EXPECT_TRUE(std::isfinite(loss.item<double>()));
     loss.backward();
     for (const NamedShard& parameter : sharded.named_parameters()) {
@@ -266,9 +265,9 @@ TEST(Participate, CostsTheCollectivesOfTheUnitAndNoMore) {
     Sharded sharded = fully_shard(net, world, options);
     for (int step = 0; step < 3; ++step) {
       sharded.reset_counters();
-      net->loss(batch(0, step), world.rank() == 0, false, [&] {
-           return sharded.participate(*net->encoder);
-         }).backward();
+      net->loss(batch(0, step), world.rank() == 0, false,
+                [&] { return sharded.participate(*net->encoder); })
+          .backward();
       // Four in forward; in backward not the head again, nor the stem, whose input needs no
       // gradient.
       EXPECT_EQ(sharded.counters().gathers, 4 + 2);

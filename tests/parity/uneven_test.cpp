@@ -84,15 +84,13 @@ void expect_parity_with_uneven_batches(World world, Uneven mode, int expected_st
 }
 
 TEST(Uneven, Fault002_StopModeEndsAllAtTheFourthStep) {
-  on_both_transports(kRanks, 20, [](World world) {
-    expect_parity_with_uneven_batches(world, Uneven::kStop, 4);
-  });
+  on_both_transports(
+      kRanks, 20, [](World world) { expect_parity_with_uneven_batches(world, Uneven::kStop, 4); });
 }
 
 TEST(Uneven, Fault002_FillModeGoesOnWithWeightZeroToTheEighthStep) {
-  on_both_transports(kRanks, 20, [](World world) {
-    expect_parity_with_uneven_batches(world, Uneven::kFill, 8);
-  });
+  on_both_transports(
+      kRanks, 20, [](World world) { expect_parity_with_uneven_batches(world, Uneven::kFill, 8); });
 }
 
 struct SixLayers : nn::Module {
@@ -155,8 +153,8 @@ TEST(Uneven, Fault003_SeedsOfEachRankEndInAnErrorWithinTheTimeOut) {
       }
       world.barrier();
     });
-    EXPECT_THAT(error, AnyOf(HasSubstr("[mismatch]"), HasSubstr("[time-out]"),
-                             HasSubstr("[peer failed]")));
+    EXPECT_THAT(
+        error, AnyOf(HasSubstr("[mismatch]"), HasSubstr("[time-out]"), HasSubstr("[peer failed]")));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     EXPECT_LT(seconds.count(), 3 + 2);
   });

@@ -76,7 +76,9 @@ TEST(Mean, Fault122_ThatOfTheStepBeforeIsFetchedWhileOthersRun) {
     previous = mean_over_ranks(world, 1);  // what was under way is not lost to the group
     world.barrier();
     EXPECT_EQ(previous.get(), 1);
-    { mean_over_ranks(world, 2); }
+    {
+      mean_over_ranks(world, 2);
+    }
     world.barrier();
   });
 }
