@@ -49,6 +49,34 @@ struct TakePart : torch::autograd::Function<TakePart> {
 
 }  // namespace
 
+std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
+  std::lock_guard lock(mutex_);
+  check_usable();
+  recover_from_dead_backward();
+  const schedule::Pass pass =
+      c10::GradMode::is_enabled() ? schedule::Pass::kForward : schedule::Pass::kEvaluation;
+  std::vector<std::vector<int>> run = schedule_->upcoming_run(units, pass);
+  if (run.empty()) {
+    for (int unit : units) {
+      run.push_back({unit});
+    }
+  }
+  return run;
+}
+
+void Engine::touch_briefly(std::span<const int> units, const char* op) {
+  std::lock_guard lock(mutex_);
+  std::vector<Hit> hits;
+  std::uint64_t signature = reinterpret_cast<std::uintptr_t>(this);
+  for (int unit : units) {
+    hits.push_back({.unit = unit, .parameter = 0, .is_write = false});
+    signature = signature * 1099511628211u ^
+                reinterpret_cast<std::uintptr_t>(at(unit).parameters.front().storage->key());
+  }
+  touch(units, hits, op, signature);
+  release(units);
+}
+
 at::Tensor participate(const std::shared_ptr<Engine>& engine,
                        const std::function<bool(const Unit&, const Parameter&)>& is_selected) {
   const std::vector<Unit>& units = engine->units();
