@@ -133,6 +133,7 @@ class Run:
     steps_ms: list[float]
     loss: float
     memory_mb: float
+    cpu_ms: float  # of a step, all ranks together
     report: dict[str, Any]
 
     @property
@@ -318,6 +319,7 @@ def run_command(command: Sequence[str], ranks: int, place: Place | None = None) 
         steps_ms=[max(same) for same in zip(*(line["step_ms"] for line in timed), strict=True)],
         loss=statistics.mean(line["loss"] for line in timed),
         memory_mb=(peak - at_init) / 1e6,
+        cpu_ms=sum(line["cpu_ms"] for line in timed),
         report=timed[0],
     )
 

@@ -17,13 +17,20 @@ using nlohmann::json;
 
 constexpr std::int64_t kSmallest = 4 << 10, kLargest = 256 << 20;
 
+struct Cost {
+  double us;      ///< the median of the wall's time
+  double cpu_us;  ///< the mean of this process's time, all threads together
+};
+
 template <class Operation>
-double median_us(const fsdp::World& world, int times, Operation&& operation) {
+Cost cost_of(const fsdp::World& world, int times, Operation&& operation) {
   operation();  // faults pages in, connects
   world.barrier();
+  const double cpu_begin = bench::cpu_ms();
   std::vector<double> all = bench::times_ms(times, operation);
+  const double cpu_us = 1e3 * (bench::cpu_ms() - cpu_begin) / times;
   std::ranges::nth_element(all, all.begin() + std::ssize(all) / 2);
-  return 1e3 * all[all.size() / 2];
+  return {.us = 1e3 * all[all.size() / 2], .cpu_us = cpu_us};
 }
 
 /// Buffers of one size: a whole unit, and this rank's slice of one.
@@ -35,7 +42,8 @@ json measure_size(const fsdp::World& world, std::int64_t bytes) {
   comm.reserve_staging(bytes, 1);
   const int times = static_cast<int>(std::clamp<std::int64_t>(kLargest / bytes, 7, 300));
   const auto row = [&](const char* name, auto&& operation) {
-    return json{{"operation", name}, {"bytes", bytes}, {"us", median_us(world, times, operation)}};
+    const Cost cost = cost_of(world, times, operation);
+    return json{{"operation", name}, {"bytes", bytes}, {"us", cost.us}, {"cpu_us", cost.cpu_us}};
   };
   return json::array(
       {row("memcpy",

@@ -199,8 +199,10 @@ def main() -> None:
 
     times_ms(arguments.warmup, step)
     end_phase(phase="warm")
+    cpu_begin = time.process_time()
     times = times_ms(arguments.steps, step)
-    end_phase(phase="timed", step_ms=times, loss=losses[-1])
+    cpu_ms = 1e3 * (time.process_time() - cpu_begin) / arguments.steps
+    end_phase(phase="timed", step_ms=times, cpu_ms=cpu_ms, loss=losses[-1])
     times_ms(arguments.memory_steps, step)
     end_phase(phase="done")
     if dist.is_initialized():

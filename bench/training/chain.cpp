@@ -74,7 +74,9 @@ int run(const std::string& transport, const std::string& store, int units, int s
   if (sharded) {
     sharded->reset_counters();
   }
+  const double cpu_begin = bench::cpu_ms();
   nlohmann::json line{{"phase", "timed"}, {"step_ms", bench::times_ms(steps, step)}};
+  line["cpu_ms"] = (bench::cpu_ms() - cpu_begin) / steps;
   line["loss"] = loss_value;
   if (sharded) {
     const fsdp::Counters counters = sharded->counters();

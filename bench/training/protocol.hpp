@@ -4,6 +4,8 @@
 /// ranks wait, the harness samples their memory; its answer starts all of them at once.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <cstdio>
 #include <vector>
@@ -17,6 +19,17 @@ inline void end_phase(const std::string& line) {
   for (int c = 0; c != '\n' && c != EOF;) {
     c = std::getchar();
   }
+}
+
+/// Processor time of this process so far, all threads together: on a busy machine steadier than the
+/// wall's.
+inline double cpu_ms() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto ms = [](const timeval& time) {
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
 /// Milliseconds of each of `steps` calls.

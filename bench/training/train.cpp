@@ -134,7 +134,9 @@ int run(const Arguments& arguments) {
   bench::times_ms(arguments.warmup, step);
   end_phase(R"({"phase": "warm"})");
 
+  const double cpu_begin = bench::cpu_ms();
   json line{{"phase", "timed"}, {"step_ms", bench::times_ms(arguments.steps, step)}};
+  line["cpu_ms"] = (bench::cpu_ms() - cpu_begin) / arguments.steps;
   line["loss"] = loss;
   subject.report(line);
   end_phase(line.dump());
