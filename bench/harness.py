@@ -176,7 +176,8 @@ class Job:
     def __init__(self, command: list[str], ranks: int, place: Place) -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         self.lines: list[queue.Queue[dict[str, Any] | None]] = [queue.Queue() for _ in range(ranks)]
-        self.logs = [RESULTS / f"rank{rank}.log" for rank in range(ranks)]
+        program = Path(sys.argv[0]).stem
+        self.logs = [RESULTS / f"{program}-rank{rank}.log" for rank in range(ranks)]
         port = free_port()
         self.processes = [self._start(command, rank, ranks, port, place) for rank in range(ranks)]
 

@@ -94,6 +94,7 @@ def steps(rows: list[Row]) -> None:
             axes.text(row["spread"][1], place, text, va="center", fontsize=8)
         axes.invert_yaxis()
         axes.set_xlim(0, 1.15 * max(row["spread"][1] for row in bars))
+        axes.locator_params(axis="x", nbins=5)
         axes.set_title(f"{shape}-heavy (dashed: bound)", fontsize=9)
         axes.set_xlabel("ms a step; number: ratio to the bound")
     save(drawn, "step")

@@ -12,7 +12,7 @@ import harness
 import plots
 
 RANKS = 2
-LENGTH = harness.Length(warmup=2, steps=1, memory_steps=3)
+LENGTH = harness.Length(warmup=1, steps=1, memory_steps=2)
 BASE = harness.SHAPES["communication"]
 # What a rank's process may hold of private writable memory beside 12 bytes a parameter: code's own
 # data, threads' stacks, activations.
