@@ -123,6 +123,10 @@ FSDP2_RESHARD = System(
 )
 DDP = System("ddp", "gloo", is_python=True)
 ZERO3 = System("zero3", "gloo", is_python=True)
+# ZeRO-3 allocates its reduce bucket whole, by default 500 M elements.
+ZERO3_SMALL = System(
+    "zero3", "gloo", ("--option", "reduce=1e7", "--option", "prefetch=1e7"), is_python=True
+)
 PEERS = [FSDP2, FSDP2_RESHARD, DDP, ZERO3]
 
 
@@ -234,14 +238,18 @@ class Job:
             except queue.Empty:
                 raise RunFailed(f"rank {rank}: '{name}' took {PHASE_TIMEOUT_S} s") from None
             if line is None or line["phase"] != name:
-                raise RunFailed(f"rank {rank} ended before '{name}': {self.last_words(rank)}")
+                words = "; ".join(self.last_words(rank) for rank in range(len(self.processes)))
+                raise RunFailed(f"rank {rank} ended before '{name}': {words}")
             found.append(line)
         return found
 
     def last_words(self, rank: int) -> str:
-        code = self.processes[rank].wait()
+        try:
+            code: object = self.processes[rank].wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            code = "none, still running"
         lines = [line for line in self.logs[rank].read_text().splitlines() if line.strip()]
-        return f"exit status {code}; " + " | ".join(lines[-3:])
+        return f"rank {rank}, exit status {code}: " + " | ".join(lines[-2:])
 
     def go(self) -> None:
         for process in self.processes:

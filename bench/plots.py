@@ -38,8 +38,8 @@ def label(row: Row) -> str:
     return f"fsdp, {row['transport']}" if row["system"] == "fsdp" else str(row["system"])
 
 
-def figure(panels: int) -> tuple[Figure, list[Axes]]:
-    drawn, axes = plt.subplots(1, panels, figsize=(4.2 * panels, 3.2), squeeze=False)
+def figure(panels: int, width: float = 4.2) -> tuple[Figure, list[Axes]]:
+    drawn, axes = plt.subplots(1, panels, figsize=(width * panels, 3.2), squeeze=False)
     return drawn, list(axes[0])
 
 
@@ -100,8 +100,12 @@ def steps(rows: list[Row]) -> None:
     save(drawn, "step")
 
 
+def legend_beside(axes: Axes) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
 def memory(rows: list[Row]) -> None:
-    drawn, (axes,) = figure(1)
+    drawn, (axes,) = figure(1, width=6)
     table = [{**row, "millions": row["parameters"] / 1e6} for row in rows]
     lines(axes, table, "millions", "memory_mb", label)
     first = [row for row in table if row["system"] == table[0]["system"]]
@@ -110,12 +114,13 @@ def memory(rows: list[Row]) -> None:
     axes.set_xlabel("million parameters")
     axes.set_ylabel("peak PSS of two ranks, MB")
     axes.set_ylim(bottom=0)
+    legend_beside(axes)
     save(drawn, "memory")
 
 
 def link(rows: list[Row]) -> None:
     """Groups of bars, a group for each rate; the bound of a group as a dashed line."""
-    drawn, (axes,) = figure(1)
+    drawn, (axes,) = figure(1, width=6)
     rates = list(dict.fromkeys(row["gbit"] for row in rows))
     systems = list(dict.fromkeys(row["system"] for row in rows))
     width = 0.8 / len(systems)
@@ -131,8 +136,7 @@ def link(rows: list[Row]) -> None:
         axes.hlines(bound, i - 0.4, i + 0.4, COLOURS["bound"], linestyle="--", label=text)
     axes.set_xticks(range(len(rates)), [f"{rate:g} Gbit/s" for rate in rates])
     axes.set_ylabel("ms a step")
-    axes.set_ylim(top=1.3 * max(row["spread"][1] for row in rows))
-    axes.legend()
+    legend_beside(axes)
     save(drawn, "link")
 
 

@@ -79,7 +79,7 @@ def ddp(model: GPT, options: dict[str, str]) -> Step:
         model,
         bucket_cap_mb=float(options.get("bucket_mb", "25")),
         gradient_as_bucket_view=True,
-        static_graph=options.get("static", "yes") == "yes",
+        static_graph=options.get("static", "no") == "yes",
     )
     return ordinary_step(wrapped, adamw(list(model.parameters())))
 

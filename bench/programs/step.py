@@ -13,9 +13,9 @@ SAID_ABOVE = ("phase", "step_ms", "cpu_ms", "loss")
 BOUND_TOLERANCE = 0.05  # what the two languages' bounds may differ by
 TUNING = {
     "fsdp2": ["reshard=yes", "reshard=no", "reshard_root=yes"],
-    "ddp": ["bucket_mb=25", "bucket_mb=5", "bucket_mb=100", "bucket_mb=500", "static=no"],
+    "ddp": ["bucket_mb=25", "bucket_mb=5", "bucket_mb=100", "bucket_mb=500", "static=yes"],
     "zero3": [
-        "overlap=no", "overlap=yes", "contiguous=no", "persist=0", "reduce=5e7", "prefetch=0",
+        "overlap=yes", "overlap=no", "contiguous=no", "persist=0", "reduce=5e7", "prefetch=0",
         "live=0",
     ],
 }  # fmt: skip
