@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -56,6 +58,10 @@ std::string get_variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+std::string describe(const base::RankEnvironment& environment) {
+  return "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size);
+}
+
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -77,27 +83,60 @@ base::Descriptor inherited_socket() {
   return base::Descriptor(descriptor);
 }
 
-/// TCPStore's greeting knows no limit: before a listener that says nothing it would wait for ever.
-/// A greeting that is late is left to its thread.
-Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout) {
-  auto promise = std::make_shared<std::promise<Store>>();
-  std::future<Store> answer = promise->get_future();
-  std::thread([promise, address, port, timeout] {
+/// Runs store operations, which wait for ever when rank 0 stands still. One that is late is left to
+/// its thread. @returns nothing when it was late
+template <class Action>
+auto finish_within(Milliseconds limit, Action action,
+                   const std::function<void(Milliseconds)>& while_waiting = {})
+    -> std::optional<decltype(action())> {
+  constexpr Milliseconds kTick{100};
+  using Result = decltype(action());
+  auto promise = std::make_shared<std::promise<Result>>();
+  std::future<Result> answer = promise->get_future();
+  std::thread([promise, action] {
     try {
-      c10d::TCPStoreOptions options;
-      options.port = port;
-      options.waitWorkers = false;
-      options.timeout = timeout;
-      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+      promise->set_value(action());
     } catch (...) {
       promise->set_exception(std::current_exception());
     }
   }).detach();
-  FSDP_CHECK(answer.wait_for(timeout) == std::future_status::ready, ErrorCode::kTimeout,
-             "something listens at ", base::endpoint_text(address, port),
-             " but does not answer as the store of a job within ", to_text(timeout),
-             ": another program has that port");
-  return answer.get();
+  const auto start = Clock::now();
+  for (auto elapsed = Milliseconds(0); elapsed < limit;
+       elapsed = std::chrono::duration_cast<Milliseconds>(Clock::now() - start)) {
+    if (answer.wait_for(std::min(kTick, limit)) == std::future_status::ready) {
+      return answer.get();
+    }
+    if (while_waiting) {
+      while_waiting(elapsed);
+    }
+  }
+  return std::nullopt;
+}
+
+Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout,
+              const std::string& who) {
+  const std::string endpoint = base::endpoint_text(address, port);
+  base::WaitingNotice notice;
+  const auto store = finish_within(
+      timeout,
+      [address, port, timeout] {
+        c10d::TCPStoreOptions options;
+        options.port = port;
+        options.waitWorkers = false;
+        options.timeout = timeout;
+        return Store(c10::make_intrusive<c10d::TCPStore>(address, options));
+      },
+      [&](Milliseconds elapsed) {
+        if (notice.is_due(elapsed)) {
+          base::log(base::LogLevel::kInfo, who, ": waiting for rank 0 at ", endpoint, ", ",
+                    base::seconds_text(elapsed), " so far: its port is open");
+        }
+      });
+  FSDP_CHECK(store.has_value(), ErrorCode::kTimeout, who, " is still waiting for rank 0 at ",
+             endpoint, " after ", base::seconds_text(timeout),
+             ": its port is open, but no store of a job answers. Rank 0 has not called init() yet or "
+             "stands still, or another program has that port");
+  return *store;
 }
 
 /// An address of this host at which a listener on `port` answers.
@@ -119,7 +158,8 @@ std::string own_address(std::uint16_t port) {
   constexpr Milliseconds kPatience{2000};
   Store store;
   try {
-    store = connect(own_address(environment.master_port), environment.master_port, kPatience);
+    store = connect(own_address(environment.master_port), environment.master_port, kPatience,
+                    "a second rank 0");
   } catch (const std::exception&) {
     // No store of any job.
   }
@@ -171,15 +211,15 @@ Store serve(const base::RankEnvironment& environment, const std::string& endpoin
 Meeting reach_store(const base::RankEnvironment& environment, bool agent_serves,
                     Milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
+  const std::string who = describe(environment);
   std::string address = base::reach(
       {.host = environment.master_addr,
        .port = environment.master_port,
        .limit = timeout,
-       .who =
-           "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
+       .who = who,
        .whom = agent_serves ? "torchrun's store" : "rank 0",
        .hint = "MASTER_ADDR and MASTER_PORT say where, FSDP_SETUP_TIMEOUT how long to try"});
-  Store store = connect(address, environment.master_port, remaining(deadline));
+  Store store = connect(address, environment.master_port, remaining(deadline), who);
   if (agent_serves) {
     const std::string attempt = get_variable("TORCHELASTIC_RESTART_COUNT");
     store = c10::make_intrusive<c10d::PrefixStore>(
@@ -207,6 +247,24 @@ std::string agreed_master_address(c10d::Store& store) {
   return {text.begin(), text.end()};
 }
 
+/// Waits for all ranks. @returns the address that all take as rank 0's
+std::string roll_call(const Store& store, const base::RankEnvironment& environment,
+                      const std::string& endpoint, Milliseconds timeout) {
+  // Ranks that are missing are sign_in's to tell; this is for a store that stands still.
+  constexpr Milliseconds kMargin{1500};
+  const auto address =
+      finish_within(timeout + kMargin, [store, environment, endpoint, timeout] {
+        base::set_log_rank(environment.rank);
+        sign_in(*store, environment, endpoint, timeout);
+        return agreed_master_address(*store);
+      });
+  FSDP_CHECK(address.has_value(), ErrorCode::kTimeout, describe(environment),
+             " is still waiting for rank 0 at ", endpoint, " after ",
+             base::seconds_text(timeout + kMargin),
+             ": it was there, but its store answers no more. Does rank 0 stand still?");
+  return *address;
+}
+
 }  // namespace
 
 Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeout) {
@@ -223,8 +281,7 @@ Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeou
       meeting = reach_store(environment, agent_serves, timeout);
       publish_master_address(*meeting.store, meeting.master_address);
     }
-    sign_in(*meeting.store, environment, endpoint, remaining(deadline));
-    meeting.master_address = agreed_master_address(*meeting.store);
+    meeting.master_address = roll_call(meeting.store, environment, endpoint, remaining(deadline));
     meeting.store->setTimeout(std::min(timeout, kStoreTimeout));
     return meeting;
   } catch (const Error&) {

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/interface_choice.hpp"
+#include "base/network.hpp"
 #include "comm/gloo.hpp"
 #include "comm/rendezvous.hpp"
 #include "comm/state_signal.hpp"
@@ -67,8 +68,7 @@ World init(const InitOptions& options) {
     }
     communicator->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
-              environment.source, ") met at ", environment.master_addr, ":",
-              environment.master_port, ", transport ", communicator->transport());
+              environment.source, ") met at ", base::endpoint_text(environment.master_addr, environment.master_port), ", transport ", communicator->transport());
   }
   return World(std::move(communicator), environment.local_rank, environment.local_size);
 }
