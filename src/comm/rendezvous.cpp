@@ -8,22 +8,20 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/network.hpp"
 #include "base/reach.hpp"
 #include "comm/claims.hpp"
+#include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 
@@ -36,22 +34,6 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 constexpr Milliseconds kStoreTimeout{10000};
 constexpr const char* kMasterAddressKey = "fsdp/master_address";
 constexpr const char* kLoopbackAddressKey = "fsdp/master_loopback_address";
-
-/// LibTorch logs a stack for every socket that closes; the errors here say it in words.
-class QuietTorch {
- public:
-  QuietTorch() {
-    if (base::log_level() != base::LogLevel::kDebug) {
-      FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-    }
-  }
-  QuietTorch(const QuietTorch&) = delete;
-  QuietTorch& operator=(const QuietTorch&) = delete;
-  ~QuietTorch() { FLAGS_caffe2_log_level = before_; }
-
- private:
-  const int before_ = FLAGS_caffe2_log_level;
-};
 
 std::string get_variable(const char* name) {
   const char* value = std::getenv(name);
@@ -83,60 +65,42 @@ base::Descriptor inherited_socket() {
   return base::Descriptor(descriptor);
 }
 
-/// Runs store operations, which wait for ever when rank 0 stands still. One that is late is left to
-/// its thread. @returns nothing when it was late
-template <class Action>
-auto finish_within(Milliseconds limit, Action action,
-                   const std::function<void(Milliseconds)>& while_waiting = {})
-    -> std::optional<decltype(action())> {
+/// TCPStore's greeting knows no limit: before a listener that says nothing it would wait for ever.
+/// A greeting that is late is left to its thread.
+Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout,
+              const std::string& who) {
   constexpr Milliseconds kTick{100};
-  using Result = decltype(action());
-  auto promise = std::make_shared<std::promise<Result>>();
-  std::future<Result> answer = promise->get_future();
-  std::thread([promise, action] {
+  const std::string endpoint = base::endpoint_text(address, port);
+  auto promise = std::make_shared<std::promise<Store>>();
+  std::future<Store> answer = promise->get_future();
+  std::thread([promise, address, port, timeout] {
     try {
-      promise->set_value(action());
+      c10d::TCPStoreOptions options;
+      options.port = port;
+      options.waitWorkers = false;
+      options.timeout = timeout;
+      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
     } catch (...) {
       promise->set_exception(std::current_exception());
     }
   }).detach();
   const auto start = Clock::now();
-  for (auto elapsed = Milliseconds(0); elapsed < limit;
+  base::WaitingNotice notice;
+  for (auto elapsed = Milliseconds(0); elapsed < timeout;
        elapsed = std::chrono::duration_cast<Milliseconds>(Clock::now() - start)) {
-    if (answer.wait_for(std::min(kTick, limit)) == std::future_status::ready) {
+    if (answer.wait_for(std::min(kTick, timeout)) == std::future_status::ready) {
       return answer.get();
     }
-    if (while_waiting) {
-      while_waiting(elapsed);
+    if (notice.is_due(elapsed)) {
+      base::log(base::LogLevel::kInfo, who, ": waiting for rank 0 at ", endpoint, ", ",
+                base::seconds_text(elapsed), " so far: its port is open");
     }
   }
-  return std::nullopt;
-}
-
-Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout,
-              const std::string& who) {
-  const std::string endpoint = base::endpoint_text(address, port);
-  base::WaitingNotice notice;
-  const auto store = finish_within(
-      timeout,
-      [address, port, timeout] {
-        c10d::TCPStoreOptions options;
-        options.port = port;
-        options.waitWorkers = false;
-        options.timeout = timeout;
-        return Store(c10::make_intrusive<c10d::TCPStore>(address, options));
-      },
-      [&](Milliseconds elapsed) {
-        if (notice.is_due(elapsed)) {
-          base::log(base::LogLevel::kInfo, who, ": waiting for rank 0 at ", endpoint, ", ",
-                    base::seconds_text(elapsed), " so far: its port is open");
-        }
-      });
-  FSDP_CHECK(store.has_value(), ErrorCode::kTimeout, who, " is still waiting for rank 0 at ",
-             endpoint, " after ", base::seconds_text(timeout),
-             ": its port is open, but no store of a job answers. Rank 0 has not called init() yet or "
-             "stands still, or another program has that port");
-  return *store;
+  fail(ErrorCode::kTimeout, who, " is still waiting for rank 0 at ", endpoint, " after ",
+       base::seconds_text(timeout),
+       ": its port is open, but no store of a job answers. Rank 0 has not called init() yet or "
+       "stands "
+       "still, or another program has that port");
 }
 
 /// An address of this host at which a listener on `port` answers.
@@ -247,24 +211,6 @@ std::string agreed_master_address(c10d::Store& store) {
   return {text.begin(), text.end()};
 }
 
-/// Waits for all ranks. @returns the address that all take as rank 0's
-std::string roll_call(const Store& store, const base::RankEnvironment& environment,
-                      const std::string& endpoint, Milliseconds timeout) {
-  // Ranks that are missing are sign_in's to tell; this is for a store that stands still.
-  constexpr Milliseconds kMargin{1500};
-  const auto address =
-      finish_within(timeout + kMargin, [store, environment, endpoint, timeout] {
-        base::set_log_rank(environment.rank);
-        sign_in(*store, environment, endpoint, timeout);
-        return agreed_master_address(*store);
-      });
-  FSDP_CHECK(address.has_value(), ErrorCode::kTimeout, describe(environment),
-             " is still waiting for rank 0 at ", endpoint, " after ",
-             base::seconds_text(timeout + kMargin),
-             ": it was there, but its store answers no more. Does rank 0 stand still?");
-  return *address;
-}
-
 }  // namespace
 
 Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeout) {
@@ -272,7 +218,7 @@ Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeou
       base::endpoint_text(environment.master_addr, environment.master_port);
   const bool agent_serves = get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const auto deadline = Clock::now() + timeout;
-  const QuietTorch quiet;
+  const QuietStore quiet;
   try {
     Meeting meeting;
     if (environment.rank == 0 && !agent_serves) {
@@ -281,7 +227,8 @@ Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeou
       meeting = reach_store(environment, agent_serves, timeout);
       publish_master_address(*meeting.store, meeting.master_address);
     }
-    meeting.master_address = roll_call(meeting.store, environment, endpoint, remaining(deadline));
+    sign_in(*meeting.store, environment, endpoint, remaining(deadline));
+    meeting.master_address = agreed_master_address(*meeting.store);
     meeting.store->setTimeout(std::min(timeout, kStoreTimeout));
     return meeting;
   } catch (const Error&) {
