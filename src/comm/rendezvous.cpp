@@ -118,12 +118,13 @@ std::string own_address(std::uint16_t port) {
 /// Rank 0 where the port is taken: by another rank 0 of this job, which then learns of it, or by a
 /// stranger.
 [[noreturn]] void report_taken_port(const base::RankEnvironment& environment,
-                                    const std::string& endpoint, const Error& cause) {
-  constexpr Milliseconds kPatience{2000};
+                                    const std::string& endpoint, Milliseconds timeout,
+                                    const Error& cause) {
+  constexpr Milliseconds kPatience{5000};
   Store store;
   try {
-    store = connect(own_address(environment.master_port), environment.master_port, kPatience,
-                    "a second rank 0");
+    store = connect(own_address(environment.master_port), environment.master_port,
+                    std::min(timeout, kPatience), "a second rank 0");
   } catch (const std::exception&) {
     // No store of any job.
   }
@@ -156,7 +157,7 @@ Store serve(const base::RankEnvironment& environment, const std::string& endpoin
     try {
       listener = base::listen_on("", environment.master_port);
     } catch (const Error& error) {
-      report_taken_port(environment, endpoint, error);
+      report_taken_port(environment, endpoint, timeout, error);
     }
     warn_of_foreign_master(environment);
   }
