@@ -63,7 +63,7 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
         std::vector<std::string>{fsdp_program()} +
         tiny_training(directory_.path("text"), directory_.path("out")) +
         std::vector<std::string>{"--global-batch", "6", "--steps", "100", "--sample", "0"};
-    return run_processes(kRanks, name,
+    return run_processes(kRanks, "train",
                          [&](int) {
                            std::vector<char*> argv;
                            for (const std::string& argument : arguments) {
