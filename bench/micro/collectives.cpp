@@ -57,12 +57,21 @@ json measure_size(const fsdp::World& world, std::int64_t bytes) {
        row("agree", [&] { comm.agree({.name = "bench"})->wait(); })});
 }
 
+/// An all-gather of no bytes: what it takes ranks to find that they are in the same collective.
+json measure_fingerprint(const fsdp::World& world) {
+  constexpr int kRepeats = 2000;
+  const at::Tensor nothing = torch::empty({0});
+  const Cost cost = cost_of(world, kRepeats, [&] {
+    world.communicator().all_gather(nothing, nothing, {.name = "bench"})->wait();
+  });
+  return {{"operation", "fingerprint"}, {"bytes", 0}, {"us", cost.us}, {"cpu_us", cost.cpu_us}};
+}
+
 json measure(const fsdp::World& world) {
   torch::set_num_threads(1);
-  json rows = json::array();
+  json rows = json::array({measure_fingerprint(world)});
   for (std::int64_t bytes = kSmallest; bytes <= kLargest; bytes *= 4) {
     for (json& row : measure_size(world, bytes)) {
-      row["transport"] = world.communicator().transport();
       rows.push_back(row);
     }
   }

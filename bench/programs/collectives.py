@@ -34,7 +34,8 @@ def combine(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         if row["operation"] == "memcpy":
             copies[row["transport"], row["bytes"]] = row["us"]
         row["gb_per_s"] = round(row["bytes"] / row["us"] / 1e3, 3)
-        row["of_memcpy"] = round(copies[row["transport"], row["bytes"]] / row["us"], 3)
+        copy = copies.get((row["transport"], row["bytes"]))
+        row["of_memcpy"] = round(copy / row["us"], 3) if copy else None
         rows.append(row)
     return rows
 
