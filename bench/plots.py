@@ -170,6 +170,8 @@ def collectives(rows: list[Row]) -> None:
         axes.set_title(operation, fontsize=9)
         axes.set_xlabel("bytes of the whole unit")
         axes.set_ylabel("GB/s")
+        axes.set_ylim(top=1000)
+        axes.legend(loc="upper right", ncols=2)
     save(drawn, "collectives")
 
 
