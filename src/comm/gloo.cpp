@@ -273,10 +273,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
   } catch (const std::exception& error) {
-    fail(ErrorCode::kPeerFailed, "rank ", options.rank, " of ", options.size,
-         " could not connect to its peers: ", detail::cause_of(error),
-         detail::describe_silent_ranks(*store, options.rank, options.size),
-         ". GLOO_SOCKET_IFNAME names the network interface to use");
+    detail::fail_to_connect(store, options.rank, options.size, detail::cause_of(error));
   }
 }
 

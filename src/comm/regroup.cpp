@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/regroup.hpp"
 
+#include <memory>
 #include <string>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/deadline.hpp"
+#include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
 namespace {
 
 constexpr Milliseconds kPollInterval{20};
+constexpr Milliseconds kPatienceForAnswers{700};
+constexpr Milliseconds kPatienceForReaders{300};
+constexpr Milliseconds kPatienceForStore{500};
 
 /// "here": the rank waits for the others. "came": it did, even if it has given up since.
 std::string key_of(const char* what, std::uint64_t generation, int rank) {
@@ -24,6 +30,32 @@ std::int64_t add(FailureBoard& board, const std::string& key, std::int64_t delta
              ": the job's store (on rank 0, or torchrun's agent) does not answer. A process that "
              "has ended cannot come back: start the job again from a checkpoint");
   return sum;
+}
+
+/// Those that do not say that they could not connect either. Rank 0 stays until the others have
+/// read it, as it may serve the store.
+std::string list_silent_ranks(c10d::Store& store, int rank, int size) {
+  const QuietStore quiet;
+  const auto key = [](int of) { return "fsdp/not_connected/" + std::to_string(of); };
+  std::string silent;
+  try {
+    store.add(key(rank), 1);
+    const auto deadline = Clock::now() + kPatienceForAnswers;
+    for (int peer = 0; peer < size; ++peer) {
+      while (!store.check({key(peer)}) && Clock::now() < deadline) {
+        std::this_thread::sleep_for(kPollInterval);
+      }
+      if (!store.check({key(peer)})) {
+        silent += (silent.empty() ? "" : ", ") + std::to_string(peer);
+      }
+    }
+    if (rank == 0) {
+      std::this_thread::sleep_for(kPatienceForReaders);
+    }
+    return silent;
+  } catch (...) {
+    return rank == 0 || !silent.empty() ? silent : "0, which serves the job's store";
+  }
 }
 
 }  // namespace
@@ -55,25 +87,16 @@ void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generatio
   }
 }
 
-std::string describe_silent_ranks(c10d::Store& store, int rank, int size) noexcept {
-  constexpr Milliseconds kPatience{1000};
-  const auto key = [](int of) { return "fsdp/not_connected/" + std::to_string(of); };
-  try {
-    store.add(key(rank), 1);
-    const auto deadline = Clock::now() + kPatience;
-    std::string silent;
-    for (int peer = 0; peer < size; ++peer) {
-      while (!store.check({key(peer)}) && Clock::now() < deadline) {
-        std::this_thread::sleep_for(kPollInterval);
-      }
-      if (!store.check({key(peer)})) {
-        silent += (silent.empty() ? "; missing: " : ", ") + std::to_string(peer);
-      }
-    }
-    return silent;
-  } catch (...) {
-    return rank == 0 ? "" : "; missing: 0, which serves the job's store";
-  }
+[[noreturn]] void fail_to_connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                  const std::string& cause) {
+  const auto missing = std::make_shared<std::string>();
+  const bool answered = finishes_within(
+      kPatienceForAnswers + kPatienceForReaders + kPatienceForStore,
+      [store, rank, size, missing] { *missing = list_silent_ranks(*store, rank, size); });
+  const std::string silent = !answered ? "0, which serves the job's store" : *missing;
+  fail(ErrorCode::kPeerFailed, "rank ", rank, " of ", size,
+       " could not connect to its peers: ", cause, silent.empty() ? "" : "; missing: ", silent,
+       ". GLOO_SOCKET_IFNAME names the network interface to use");
 }
 
 }  // namespace fsdp::comm::detail

@@ -17,8 +17,9 @@ namespace fsdp::comm::detail {
 void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generation,
                 Milliseconds timeout);
 
-/// For ranks that could not connect: "; missing: 1", the ranks that do not say within a moment that
-/// they could not either. Empty when there are none. Never throws.
-std::string describe_silent_ranks(c10d::Store& store, int rank, int size) noexcept;
+/// Throws Error kPeerFailed for a rank that could not connect to its peers, naming those that do
+/// not say within a moment that they could not either.
+[[noreturn]] void fail_to_connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                  const std::string& cause);
 
 }  // namespace fsdp::comm::detail

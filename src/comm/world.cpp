@@ -17,6 +17,7 @@
 #include "base/network.hpp"
 #include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
+#include "comm/regroup.hpp"
 #include "comm/rendezvous.hpp"
 #include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
@@ -41,17 +42,9 @@ namespace {
 
 using Milliseconds = comm::detail::Milliseconds;
 
-/// What the ranks need from each other beyond the time-out to tell the same cause.
-constexpr Milliseconds kPatienceForCause{1500};
-
-std::shared_ptr<comm::Communicator> meet(const base::RankEnvironment& environment,
-                                         const std::string& transport, Milliseconds timeout) {
-  const auto deadline = comm::detail::Clock::now() + timeout;
-  const comm::detail::Meeting meeting = comm::detail::join_store(environment, timeout);
-  const comm::GlooOptions options{.rank = environment.rank,
-                                  .size = environment.size,
-                                  .master_addr = meeting.master_address,
-                                  .timeout = comm::detail::remaining(deadline)};
+std::shared_ptr<comm::Communicator> connect(const comm::detail::Meeting& meeting,
+                                            const comm::GlooOptions& options,
+                                            const std::string& transport) {
   if (transport != "c10d") {
     return comm::make_gloo_communicator(meeting.store, options);
   }
@@ -61,21 +54,39 @@ std::shared_ptr<comm::Communicator> meet(const base::RankEnvironment& environmen
   return communicator;
 }
 
-/// Meets the other ranks, whatever they do: what a stopped rank 0 leaves unanswered has no limit.
+/// Meets the other ranks in time, whatever they do: Gloo and the store have waits without a limit.
 std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& environment,
                                                  const std::string& transport,
                                                  Milliseconds timeout) {
-  const auto communicator = std::make_shared<std::shared_ptr<comm::Communicator>>();
-  const bool met = comm::detail::finishes_within(
-      timeout + kPatienceForCause, [communicator, environment, transport, timeout] {
-        base::set_log_rank(environment.rank);
-        *communicator = meet(environment, transport, timeout);
-      });
-  FSDP_CHECK(met, ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
+  // What ends with an error of its own needs a moment for it.
+  constexpr Milliseconds kPatienceForMeeting{1200};
+  constexpr Milliseconds kPatienceForConnecting{200};
+  const auto deadline = comm::detail::Clock::now() + timeout;
+  const auto meeting = std::make_shared<comm::detail::Meeting>();
+  FSDP_CHECK(comm::detail::finishes_within(timeout + kPatienceForMeeting,
+                                           [meeting, environment, timeout] {
+                                             base::set_log_rank(environment.rank);
+                                             *meeting =
+                                                 comm::detail::join_store(environment, timeout);
+                                           }),
+             ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
              " got no answer of rank 0 at ", environment.master_addr, ":", environment.master_port,
              " (MASTER_ADDR, MASTER_PORT) within ", comm::detail::to_text(timeout),
              ": is that process stopped, or its host gone? FSDP_SETUP_TIMEOUT sets the limit");
-  return std::move(*communicator);
+  const comm::GlooOptions options{.rank = environment.rank,
+                                  .size = environment.size,
+                                  .master_addr = meeting->master_address,
+                                  .timeout = comm::detail::remaining(deadline)};
+  const auto communicator = std::make_shared<std::shared_ptr<comm::Communicator>>();
+  if (!comm::detail::finishes_within(options.timeout + kPatienceForConnecting,
+                                     [meeting, options, transport, communicator] {
+                                       base::set_log_rank(options.rank);
+                                       *communicator = connect(*meeting, options, transport);
+                                     })) {
+    comm::detail::fail_to_connect(meeting->store, environment.rank, environment.size,
+                                  "no connection within " + comm::detail::to_text(timeout));
+  }
+  return *communicator;
 }
 
 }  // namespace
