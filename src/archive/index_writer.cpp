@@ -91,6 +91,11 @@ const char* to_string(Section section) {
   return "unknown";
 }
 
+std::string to_text(const Value& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  return text != nullptr ? *text : to_json(value).dump();
+}
+
 std::string to_json(const Index& index) {
   Lines files(1);
   for (const StoredFile& file : index.files) {

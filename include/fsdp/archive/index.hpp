@@ -21,6 +21,9 @@ inline constexpr const char* kIndexName = "checkpoint.json";
 using Value = std::variant<bool, std::int64_t, double, std::string>;
 using Values = std::map<std::string, Value>;
 
+/// A value as its JSON text, a text without its quotes.
+std::string to_text(const Value& value);
+
 /// What a tensor is part of; each section has its own files and its own names.
 enum class Section {
   kModel,      ///< parameters and buffers, under the module's names
