@@ -43,11 +43,11 @@ std::int64_t parse_size(const std::string& text) {
   }
   std::string unit = text.substr(end);
   unit.erase(0, unit.find_first_not_of(' '));
-  const std::map<std::string, double> factors = {
-      {"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+  const std::map<std::string, double> factors = {{"", 1},     {"B", 1},    {"KB", 1e3},
+                                                 {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
   const auto factor = factors.find(unit);
-  FSDP_CHECK(end > 0 && factor != factors.end() && number > 0 &&
-                 number * factor->second >= 1 && number * factor->second < 9e18,
+  FSDP_CHECK(end > 0 && factor != factors.end() && number > 0 && number * factor->second >= 1 &&
+                 number * factor->second < 9e18,
              ErrorCode::kInvalidArgument, "--max-size is '", text,
              "', must be a size such as 5GB, 300MB or 1024");
   return static_cast<std::int64_t>(number * factor->second);
@@ -98,8 +98,7 @@ int show(const CheckpointFlags& flags) {
   std::printf("%s\nstep       %lld\n", checkpoint.path().c_str(),
               static_cast<long long>(index.step));
   for (const StoredFile& file : index.files) {
-    std::printf("file       %s, %s\n", file.name.c_str(),
-                memory::format_bytes(file.bytes).c_str());
+    std::printf("file       %s, %s\n", file.name.c_str(), memory::format_bytes(file.bytes).c_str());
   }
   for (const Section section : {Section::kModel, Section::kOptimizer, Section::kState}) {
     show_tensors(index, section, flags.tensors);
@@ -170,8 +169,8 @@ int diff(const CheckpointFlags& flags) {
 Action add_checkpoint(CLI::App& app) {
   auto flags = std::make_shared<CheckpointFlags>();
   auto chosen = std::make_shared<std::function<int(const CheckpointFlags&)>>();
-  CLI::App* command =
-      app.add_subcommand("checkpoint", "List, check, compare and rewrite checkpoints, without ranks");
+  CLI::App* command = app.add_subcommand(
+      "checkpoint", "List, check, compare and rewrite checkpoints, without ranks");
   command->require_subcommand(1);
   const auto add = [&](const char* name, const char* text, int (*action)(const CheckpointFlags&)) {
     CLI::App* verb = command->add_subcommand(name, text);
@@ -181,10 +180,11 @@ Action add_checkpoint(CLI::App& app) {
   const auto path = [&](CLI::App* verb, const char* name, std::string& value, const char* text) {
     verb->add_option(name, value, text)->required();
   };
-  const char* kSource = "A checkpoint, a run's directory (its newest complete one), or weights as "
-                        "Hugging Face writes them";
-  path(add("ls", "All checkpoints in a directory, also incomplete ones", list), "DIR",
-       flags->first, "The directory given to fsdp train --save");
+  const char* kSource =
+      "A checkpoint, a run's directory (its newest complete one), or weights as "
+      "Hugging Face writes them";
+  path(add("ls", "All checkpoints in a directory, also incomplete ones", list), "DIR", flags->first,
+       "The directory given to fsdp train --save");
   CLI::App* shown = add("show", "What a checkpoint holds", show);
   path(shown, "PATH", flags->first, "A checkpoint, or a run's directory");
   shown->add_flag("--tensors", flags->tensors, "Each tensor, too");

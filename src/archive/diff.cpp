@@ -63,18 +63,16 @@ class Comparison {
       lines_.push_back(name + ": " + left.dtype + " " + shape_text(left.shape) + " against " +
                        right.dtype + " " + shape_text(right.shape));
     }
-    const bool is_comparable =
-        left.shape == right.shape &&
-        (left.dtype == right.dtype ||
-         (detail::is_floating(left.dtype) && detail::is_floating(right.dtype)));
+    const bool is_comparable = left.shape == right.shape &&
+                               (left.dtype == right.dtype || (detail::is_floating(left.dtype) &&
+                                                              detail::is_floating(right.dtype)));
     if (!is_comparable) {
       return;
     }
     const ElementDifference difference = elements(left, right);
     if (difference.count > 0) {
       std::ostringstream line;
-      line << name << ": " << difference.count << " of " << numel(left.shape)
-           << " elements differ";
+      line << name << ": " << difference.count << " of " << numel(left.shape) << " elements differ";
       if (detail::is_floating(left.dtype)) {
         line << ", by up to " << difference.largest;
       }
@@ -124,11 +122,11 @@ class Comparison {
 
   void add_bytes(std::int64_t itemsize, std::int64_t count, ElementDifference& difference) {
     for (std::int64_t i = 0; i < count; ++i) {
-      difference.count += std::memcmp(left_bytes_.data() + i * itemsize,
-                                      right_bytes_.data() + i * itemsize,
-                                      static_cast<std::size_t>(itemsize)) != 0
-                              ? 1
-                              : 0;
+      difference.count +=
+          std::memcmp(left_bytes_.data() + i * itemsize, right_bytes_.data() + i * itemsize,
+                      static_cast<std::size_t>(itemsize)) != 0
+              ? 1
+              : 0;
     }
   }
 
@@ -151,10 +149,9 @@ std::string checkpoint_at(const std::string& path) {
 }
 
 Side side_of(const WeightSource& source) {
-  Side side{.tensors = {}, .read = [&source](const Tensor& tensor, std::int64_t offset,
-                                             std::int64_t bytes, void* dst) {
-              source.read(tensor, offset, bytes, dst);
-            }};
+  Side side{.tensors = {},
+            .read = [&source](const Tensor& tensor, std::int64_t offset, std::int64_t bytes,
+                              void* dst) { source.read(tensor, offset, bytes, dst); }};
   for (const Tensor& tensor : source.tensors()) {
     side.tensors[tensor.name] = &tensor;
   }
@@ -162,10 +159,9 @@ Side side_of(const WeightSource& source) {
 }
 
 Side side_of(const Checkpoint& checkpoint) {
-  Side side{.tensors = {}, .read = [&checkpoint](const Tensor& tensor, std::int64_t offset,
-                                                 std::int64_t bytes, void* dst) {
-              checkpoint.read(tensor, offset, bytes, dst);
-            }};
+  Side side{.tensors = {},
+            .read = [&checkpoint](const Tensor& tensor, std::int64_t offset, std::int64_t bytes,
+                                  void* dst) { checkpoint.read(tensor, offset, bytes, dst); }};
   for (const Tensor& tensor : checkpoint.index().tensors) {
     side.tensors[std::string(to_string(tensor.section)) + " " + tensor.name] = &tensor;
   }

@@ -59,8 +59,7 @@ struct WeightSource::Parts {
       if (tensor.section == Section::kModel) {
         add(tensor, path.string());
         if (!files.contains(tensor.file)) {
-          files.emplace(tensor.file,
-                        File((path / tensor.file).string(), detail::OpenMode::kRead));
+          files.emplace(tensor.file, File((path / tensor.file).string(), detail::OpenMode::kRead));
         }
       }
     }
@@ -71,7 +70,8 @@ struct WeightSource::Parts {
   /// A directory as Hugging Face writes it, several files.
   void add_indexed_files(const fs::path& path) {
     const std::string index = (path / kFileIndex).string();
-    const auto json = format::detail::parse_object(index, detail::read_file(index, kMostJsonBytes), 0);
+    const auto json =
+        format::detail::parse_object(index, detail::read_file(index, kMostJsonBytes), 0);
     FSDP_CHECK(json.contains("weight_map") && json["weight_map"].is_object(), ErrorCode::kCorrupt,
                "'", index, "' has no weight_map");
     std::map<std::string, std::string> expected;
@@ -87,8 +87,8 @@ struct WeightSource::Parts {
     }
     for (const auto& [tensor, file] : expected) {
       const auto found = by_name.find(tensor);
-      FSDP_CHECK(found != by_name.end() && tensors[found->second].file == file,
-                 ErrorCode::kCorrupt, "'", index, "' has the tensor '", tensor, "' in '", file,
+      FSDP_CHECK(found != by_name.end() && tensors[found->second].file == file, ErrorCode::kCorrupt,
+                 "'", index, "' has the tensor '", tensor, "' in '", file,
                  "', which does not hold it");
     }
     add_config(path);

@@ -75,8 +75,7 @@ void Flight::give_up() {
 }
 
 std::string Flight::end_alone() {
-  if (is_committed_.valid() &&
-      is_committed_.wait_for(kPatience) != std::future_status::ready) {
+  if (is_committed_.valid() && is_committed_.wait_for(kPatience) != std::future_status::ready) {
     is_given_up_ = true;
   }
   try {

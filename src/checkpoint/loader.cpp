@@ -122,11 +122,10 @@ void allocate_state(OptimizerState& optimizer, const archive::Index& index,
   std::vector<std::string> names;
   for (const NamedShard& parameter : parameters) {
     const auto has_state = [&](const std::string& name) {
-      return std::any_of(index.tensors.begin(), index.tensors.end(),
-                         [&](const archive::Tensor& tensor) {
-                           return tensor.section == Section::kOptimizer &&
-                                  tensor.name.starts_with(name + ".");
-                         });
+      return std::any_of(
+          index.tensors.begin(), index.tensors.end(), [&](const archive::Tensor& tensor) {
+            return tensor.section == Section::kOptimizer && tensor.name.starts_with(name + ".");
+          });
     };
     if (has_state(parameter.name) ||
         std::any_of(parameter.aliases.begin(), parameter.aliases.end(), has_state)) {
@@ -191,8 +190,8 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
   }
   report.step = checkpoint->index().step;
   report.values = checkpoint->index().values;
-  report.entries = std::ssize(matches) +
-                   (optimizer != nullptr ? std::ssize(checkpoint->index().steps) : 0);
+  report.entries =
+      std::ssize(matches) + (optimizer != nullptr ? std::ssize(checkpoint->index().steps) : 0);
   return report;
 }
 

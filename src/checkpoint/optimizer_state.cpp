@@ -71,9 +71,10 @@ class FlatAdamW : public OptimizerState {
       return;
     }
     for (const auto& [name, count] : steps) {
-      FSDP_CHECK(count == steps.begin()->second, ErrorCode::kUnsupported, "\"", name, "\" has taken ",
-                 count, " steps and \"", steps.begin()->first, "\" ", steps.begin()->second,
-                 ": fsdp::optim::AdamW counts for all parameters together; load into torch::optim::AdamW");
+      FSDP_CHECK(
+          count == steps.begin()->second, ErrorCode::kUnsupported, "\"", name, "\" has taken ",
+          count, " steps and \"", steps.begin()->first, "\" ", steps.begin()->second,
+          ": fsdp::optim::AdamW counts for all parameters together; load into torch::optim::AdamW");
     }
     optimizer_.set_steps(steps.begin()->second);
   }
@@ -248,8 +249,7 @@ class TorchState : public OptimizerState {
       const auto found = parameters_.find(name);
       if (found != parameters_.end() && find(found->second) == nullptr) {
         auto state = std::make_unique<State>();
-        Rule<State>::allocate(*state, found->second.shard.detach(),
-                              found->second.group->options());
+        Rule<State>::allocate(*state, found->second.shard.detach(), found->second.group->options());
         optimizer_.state()[found->second.shard.unsafeGetTensorImpl()] = std::move(state);
       }
     }
@@ -278,8 +278,7 @@ class TorchState : public OptimizerState {
  private:
   State* find(const KnownParameter& parameter) const {
     const auto found = optimizer_.state().find(parameter.shard.unsafeGetTensorImpl());
-    return found == optimizer_.state().end() ? nullptr
-                                             : static_cast<State*>(found->second.get());
+    return found == optimizer_.state().end() ? nullptr : static_cast<State*>(found->second.get());
   }
 
   /// Groups by the first name in each.

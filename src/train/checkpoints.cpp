@@ -34,8 +34,8 @@ archive::Values config_values(const TrainConfig& config) {
 template <class T>
 T value(const checkpoint::LoadReport& report, const std::string& section, const std::string& key) {
   const auto values = report.values.find(section);
-  const auto found = values == report.values.end() ? archive::Values::const_iterator()
-                                                   : values->second.find(key);
+  const auto found =
+      values == report.values.end() ? archive::Values::const_iterator() : values->second.find(key);
   const T* held = values != report.values.end() && found != values->second.end()
                       ? std::get_if<T>(&found->second)
                       : nullptr;
@@ -83,32 +83,31 @@ std::optional<Standing> Checkpoints::resume() {
       checkpoint::load(config_.save, sharded_, state.get(), {.optimizer_options = false});
   checkpoint::set_rng_state(report.rng);
   saved_step_ = report.step;
-  return Standing{
-      .step = report.step,
-      .next_sample = sampler_.resume(
-          {.seed = parse_seed(value<std::string>(report, "data", "seed"), report.path),
-           .windows = value<std::int64_t>(report, "data", "windows"),
-           .next_sample = value<std::int64_t>(report, "data", "next_sample")}),
-      .loss = value<double>(report, "progress", "loss")};
+  return Standing{.step = report.step,
+                  .next_sample = sampler_.resume(
+                      {.seed = parse_seed(value<std::string>(report, "data", "seed"), report.path),
+                       .windows = value<std::int64_t>(report, "data", "windows"),
+                       .next_sample = value<std::int64_t>(report, "data", "next_sample")}),
+                  .loss = value<double>(report, "progress", "loss")};
 }
 
 checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
   const data::SamplerState data = sampler_.state(standing.next_sample);
-  return {.values = {{"config", config_values(config_)},
-                     {"data",
-                      {{"seed", std::to_string(data.seed)},
-                       {"windows", data.windows},
-                       {"next_sample", data.next_sample}}},
-                     {"progress", {{"loss", standing.loss}}},
-                     {"schedule",
-                      {{"lr", config_.lr},
-                       {"min_lr", config_.effective_min_lr()},
-                       {"warmup", config_.effective_warmup()},
-                       {"steps", config_.steps},
-                       {"position", standing.step}}}},
-          .rng = checkpoint::rng_state(),
-          .documents = {{"config.json",
-                         models::config_json(config_.model, to_string(config_.dtype))}}};
+  return {
+      .values = {{"config", config_values(config_)},
+                 {"data",
+                  {{"seed", std::to_string(data.seed)},
+                   {"windows", data.windows},
+                   {"next_sample", data.next_sample}}},
+                 {"progress", {{"loss", standing.loss}}},
+                 {"schedule",
+                  {{"lr", config_.lr},
+                   {"min_lr", config_.effective_min_lr()},
+                   {"warmup", config_.effective_warmup()},
+                   {"steps", config_.steps},
+                   {"position", standing.step}}}},
+      .rng = checkpoint::rng_state(),
+      .documents = {{"config.json", models::config_json(config_.model, to_string(config_.dtype))}}};
 }
 
 void Checkpoints::save_at_once(const Standing& standing, bool now) {
@@ -138,8 +137,8 @@ void Checkpoints::save(const Standing& standing, bool now) {
       }
       saved_step_ = -1;
       if (sharded_.world().rank() == 0) {
-        base::log(base::LogLevel::kWarn, "a checkpoint was not saved, training goes on: ",
-                  error.text());
+        base::log(base::LogLevel::kWarn,
+                  "a checkpoint was not saved, training goes on: ", error.text());
       }
     }
   }

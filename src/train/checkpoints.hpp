@@ -34,9 +34,9 @@ class Checkpoints {
   /// or another seed
   std::optional<Standing> resume();
 
-  /// Saves when the step's turn has come, or always when `now`; then it is on disk on return. A disk
-  /// that is full is a warning and no end of training, unless `now`: earlier checkpoints are there,
-  /// and the next turn tries again. @collective all ranks @throws Error
+  /// Saves when the step's turn has come, or always when `now`; then it is on disk on return. A
+  /// disk that is full is a warning and no end of training, unless `now`: earlier checkpoints are
+  /// there, and the next turn tries again. @collective all ranks @throws Error
   void save(const Standing& standing, bool now);
 
  private:

@@ -124,8 +124,8 @@ TEST(CheckpointFaultTest, WeightsInAnotherMemoryOrderAndBuffersAreStoredLogicall
         image = model->image.detach().clone();
       }
       model->norm->running_mean.fill_(7);
-      Sharded sharded = fully_shard(std::static_pointer_cast<nn::Module>(model), world,
-                                    test_options({}));
+      Sharded sharded =
+          fully_shard(std::static_pointer_cast<nn::Module>(model), world, test_options({}));
       save(sharded, directory.path(), ranks);
       const torch::NoGradGuard no_grad;
       for (const at::Tensor& part : sharded.parameters()) {

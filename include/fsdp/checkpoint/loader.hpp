@@ -32,16 +32,16 @@ struct LoadReport {
   std::string path = {};
   std::int64_t step = 0;
   std::map<std::string, archive::Values> values = {};  ///< as RunState::values
-  at::Tensor rng = {};  ///< for set_rng_state(); undefined when none was saved
-  std::int64_t entries = 0;  ///< tensors and step counters that were loaded
+  at::Tensor rng = {};                       ///< for set_rng_state(); undefined when none was saved
+  std::int64_t entries = 0;                  ///< tensors and step counters that were loaded
   std::vector<std::string> missing = {};     ///< asked for, not there; kept as they were
   std::vector<std::string> unexpected = {};  ///< there, not asked for
   std::vector<std::string> mismatched = {};  ///< "name: F32 [2, 3] in the file, [3, 2] here"
 };
 
-/// Loads the checkpoint at `path`, or the newest complete one in it; newer incomplete ones are named
-/// in the log. Tensors are converted to the dtype that they have here. Without an `optimizer` the
-/// optimizer's state is left out.
+/// Loads the checkpoint at `path`, or the newest complete one in it; newer incomplete ones are
+/// named in the log. Tensors are converted to the dtype that they have here. Without an `optimizer`
+/// the optimizer's state is left out.
 ///
 /// Random numbers: at the world size that saved, each rank goes on with its own stream. At another
 /// one, each rank gets a new stream, seeded by the saved first stream, the step, its rank and the
@@ -49,8 +49,8 @@ struct LoadReport {
 ///
 /// @collective all ranks @blocks until all have read
 /// @memory nothing of size; a weight in another memory order is read whole, one at a time
-/// @throws Error, the same on all ranks: kNotFound without a complete checkpoint; kMismatch with all
-/// missing, unexpected and mismatched names; kCorrupt naming the file and tensor, and then the
+/// @throws Error, the same on all ranks: kNotFound without a complete checkpoint; kMismatch with
+/// all missing, unexpected and mismatched names; kCorrupt naming the file and tensor, and then the
 /// module holds a part of the checkpoint and must not be used; kIo
 LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optimizer = nullptr,
                 const LoadOptions& options = {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Saves a sharded module with everything a run needs to go on, while training goes on. Each rank
-/// copies its shards and moments, a thread writes them where they belong in plain safetensors files,
-/// and the checkpoint appears in one step when all ranks are done. See
+/// copies its shards and moments, a thread writes them where they belong in plain safetensors
+/// files, and the checkpoint appears in one step when all ranks are done. See
 /// docs/reference/checkpoint-format.md.
 #pragma once
 

@@ -66,9 +66,7 @@ TEST_F(WeightsTest, NothingIsOverwrittenAndNothingHalfIsLeft) {
                 write_weights(WeightSource(run()), at("x.safetensors"), {.max_file_bytes = 10});
               }),
               HasSubstr("name a directory instead"));
-  EXPECT_THAT(test::error_of([&] {
-                write_weights(WeightSource(run()), at("x"), {.dtype = "I8"});
-              }),
+  EXPECT_THAT(test::error_of([&] { write_weights(WeightSource(run()), at("x"), {.dtype = "I8"}); }),
               HasSubstr("must be F32"));
   EXPECT_THROW(write_weights(WeightSource(run()), "/proc/nowhere/x.safetensors"), Error);
   EXPECT_FALSE(fs::exists(at("x.partial")));
@@ -79,7 +77,8 @@ TEST_F(WeightsTest, DiffNamesEachDifference) {
   const auto lines = diff_weights(run(), at("other"));
   EXPECT_THAT(lines, Contains("step: 4 against 5"));
   EXPECT_THAT(lines, Contains(HasSubstr("model z: 41 of 41 elements differ")));
-  EXPECT_THAT(lines, Contains(HasSubstr("optimizer a.exp_avg: 15 of 15 elements differ, by up to")));
+  EXPECT_THAT(lines,
+              Contains(HasSubstr("optimizer a.exp_avg: 15 of 15 elements differ, by up to")));
   EXPECT_THAT(diff_weights(run(), run()), IsEmpty());
 }
 
