@@ -35,11 +35,12 @@ TEST(CheckpointMemoryTest, Fault096_Fault079_ASaveTakesOneCopyAndALoadNothing) {
   run_threads(kRanks, [&](World world) {
     const auto measured = [&](auto&& action) {
       world.barrier();
+      std::int64_t before = 0;
       if (world.rank() == 0) {
         reset_allocator_counts();
+        before = allocator_counts().live_bytes;
       }
       world.barrier();
-      const std::int64_t before = allocator_counts().live_bytes;
       action();
       world.barrier();
       return allocator_counts().peak_bytes - before;
