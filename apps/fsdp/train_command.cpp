@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -153,7 +154,13 @@ int train_here(const TrainFlags& flags) {
   const World world = init({.transport = flags.config.transport});
   FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
              "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
-  return train::train(flags.config, world).is_stopped ? kStopped : kSuccess;
+  try {
+    return train::train(flags.config, world).is_stopped ? kStopped : kSuccess;
+  } catch (const std::exception& error) {
+    // The peers would only see a closed connection.
+    world.publish_failure(error.what());
+    throw;
+  }
 }
 
 int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks) {

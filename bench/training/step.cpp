@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Times training steps of one GPT shape: `plain` is LibTorch alone in one process on the global
 /// batch, `sharded` is the same through fully_shard, each rank on its part. Prints one JSON line
-/// with the median of the step times. bench/step.sh alternates the two.
+/// with the median of the step times, and for `sharded` the collectives of a step and the time of
+/// one that carries nothing. bench/step.sh alternates the two.
 #include <ATen/ops/_fused_adamw.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -73,6 +75,30 @@ double median_ms(int steps, Step&& step) {
   return times[times.size() / 2];
 }
 
+/// Processor time of this process so far, all threads together.
+double cpu_ms() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto ms = [](const timeval& time) {
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
+}
+
+/// What it takes ranks to find that they are in the same collective: fingerprints, no payload.
+struct Agreement {
+  double wall_us, cpu_us;
+};
+Agreement measure_agreement(fsdp::comm::Communicator& communicator) {
+  constexpr int kRepeats = 2000;
+  const at::Tensor nothing = torch::empty({0});
+  const double begin = cpu_ms();
+  const double wall_ms = median_ms(kRepeats, [&] {
+    communicator.all_gather(nothing, nothing, {.unit = 0, .name = "h.0"})->wait();
+  });
+  return {1e3 * wall_ms, 1e3 * (cpu_ms() - begin) / (kRepeats + 2)};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -104,7 +130,11 @@ int main(int argc, char** argv) {
 
   double time_ms = 0;
   double loss_value = 0;
+  double collectives = 0;
+  double step_cpu_ms = 0;
+  Agreement agreement{};
   const auto train = [&](auto& optimizer) {
+    const double begin = cpu_ms();
     time_ms = median_ms(steps, [&] {
       optimizer.zero_grad();
       const at::Tensor loss = model->forward(x, y);
@@ -112,6 +142,7 @@ int main(int argc, char** argv) {
       optimizer.step();
       loss_value = loss.item<double>();
     });
+    step_cpu_ms = (cpu_ms() - begin) / (steps + 2);
   };
   if (mode == "plain") {
     PlainAdamW optimizer(model->parameters());
@@ -121,15 +152,21 @@ int main(int argc, char** argv) {
     options.store = mode == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
     fsdp::Sharded sharded = fsdp::fully_shard(model, world, options);
     fsdp::optim::AdamW optimizer(sharded, {.lr = 1e-4, .weight_decay = 0.01});
+    sharded.reset_counters();
     train(optimizer);
+    const fsdp::Counters counters = sharded.counters();
+    collectives = static_cast<double>(counters.gathers + counters.reduce_scatters) / (steps + 2);
+    agreement = measure_agreement(world.communicator());
   }
   at::Tensor mean = torch::full({1}, loss_value / world.size(), torch::kDouble);
   world.communicator().all_reduce(mean, {.name = "loss"});
   if (world.rank() == 0) {
     std::printf(
         "{\"mode\": \"%s\", \"shape\": \"%s\", \"ranks\": %d, \"threads\": %s, \"step_ms\": %.3f, "
-        "\"loss\": %.6f}\n",
-        mode.c_str(), argv[2], world.size(), argv[4], time_ms, mean.item<double>());
+        "\"loss\": %.6f, \"step_cpu_ms\": %.1f, \"collectives\": %.1f, \"agreement_us\": %.1f, "
+        "\"agreement_cpu_us\": %.1f}\n",
+        mode.c_str(), argv[2], world.size(), argv[4], time_ms, mean.item<double>(), step_cpu_ms,
+        collectives, agreement.wall_us, agreement.cpu_us);
   }
   return 0;
 }

@@ -14,7 +14,7 @@ namespace {
 /// How often rank 0 looks for receipts.
 constexpr auto kPoll = std::chrono::milliseconds(2);
 /// How long a program that ends without wait() gives the other ranks.
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kPatience = std::chrono::seconds(10);
 
 }  // namespace
 

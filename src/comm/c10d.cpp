@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/checks.hpp"
+#include "comm/collective_log.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/reduce_slices.hpp"
@@ -42,17 +43,23 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 /// Moving needs no dtype, and backends do not know all of them (gloo: no complex numbers).
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.detach().view({-1}).view(at::kByte); }
 
+/// A collective, and what its wait needs.
+struct Call {
+  Fingerprint fingerprint;
+  Milliseconds timeout;
+  std::shared_ptr<detail::CollectiveLog> log;
+};
+
 /// A collective under way; nothing to wait for when no bytes move.
 class C10dWorkAdapter : public Work {
  public:
-  C10dWorkAdapter(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work)
-      : fingerprint_(fingerprint), timeout_(timeout), work_(std::move(work)) {}
+  C10dWorkAdapter(const Call& call, C10dWork work) : call_(call), work_(std::move(work)) {}
 
   ~C10dWorkAdapter() override {
     if (work_) {
       // The backend still uses the caller's buffers.
       try {
-        work_->wait(timeout_);
+        work_->wait(call_.timeout);
       } catch (...) {
       }
     }
@@ -62,23 +69,24 @@ class C10dWorkAdapter : public Work {
     FSDP_ASSERT(!waited_, "a collective was waited for twice");
     waited_ = true;
     const detail::DispatchGuard guard;
+    detail::WaitRecord record(*call_.log, call_.fingerprint);
     if (const C10dWork work = std::move(work_)) {
       const auto start = detail::Clock::now();
       try {
-        work->wait(timeout_);
+        work->wait(call_.timeout);
       } catch (const std::exception& error) {
-        report(fingerprint_, timeout_, start, error);
+        report(call_.fingerprint, call_.timeout, start, error);
       }
     }
     finish();
+    record.complete();
   }
 
  protected:
   virtual void finish() {}
 
  private:
-  Fingerprint fingerprint_;
-  Milliseconds timeout_;
+  const Call call_;
   C10dWork work_;
   bool waited_ = false;
 };
@@ -95,11 +103,8 @@ class RefusedWork : public Work {
 
 class GatherWork : public C10dWorkAdapter {
  public:
-  GatherWork(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work, at::Tensor dst,
-             at::Tensor src)
-      : C10dWorkAdapter(fingerprint, timeout, std::move(work)),
-        dst_(std::move(dst)),
-        src_(std::move(src)) {}
+  GatherWork(const Call& call, C10dWork work, at::Tensor dst, at::Tensor src)
+      : C10dWorkAdapter(call, std::move(work)), dst_(std::move(dst)), src_(std::move(src)) {}
 
  private:
   at::Tensor dst_;
@@ -108,9 +113,9 @@ class GatherWork : public C10dWorkAdapter {
 
 class ReduceScatterWork : public C10dWorkAdapter {
  public:
-  ReduceScatterWork(const Fingerprint& fingerprint, Milliseconds timeout, C10dWork work,
-                    at::Tensor dst, at::Tensor src, at::Tensor sum, Reduction reduction)
-      : C10dWorkAdapter(fingerprint, timeout, std::move(work)),
+  ReduceScatterWork(const Call& call, C10dWork work, at::Tensor dst, at::Tensor src, at::Tensor sum,
+                    Reduction reduction)
+      : C10dWorkAdapter(call, std::move(work)),
         dst_(std::move(dst)),
         src_(std::move(src)),
         sum_(std::move(sum)),
@@ -142,7 +147,8 @@ class C10dCommunicator : public Communicator {
   C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend, Milliseconds timeout)
       : backend_(std::move(backend)),
         timeout_(timeout),
-        headers_(static_cast<std::size_t>(backend_->getSize())) {}
+        headers_(static_cast<std::size_t>(backend_->getSize())),
+        log_(detail::CollectiveLog::create("c10d", rank(), size())) {}
 
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
@@ -151,7 +157,7 @@ class C10dCommunicator : public Communicator {
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const detail::DispatchGuard guard;
     const auto description = detail::check_all_gather(dst, src, size(), label);
-    return start(description, src.device(), [&](const Fingerprint& fingerprint) {
+    return start(description, src.device(), [&](const Call& call) {
       C10dWork work;
       if (src.numel() != 0) {
         at::Tensor dst_bytes = as_bytes(dst);
@@ -159,7 +165,7 @@ class C10dCommunicator : public Communicator {
         work =
             backend_->_allgather_base(dst_bytes, src_bytes, with_timeout<c10d::AllgatherOptions>());
       }
-      return std::make_unique<GatherWork>(fingerprint, timeout_, std::move(work), dst, src);
+      return std::make_unique<GatherWork>(call, std::move(work), dst, src);
     });
   }
 
@@ -167,22 +173,21 @@ class C10dCommunicator : public Communicator {
                                        const Label& label) override {
     const detail::DispatchGuard guard;
     const auto description = detail::check_reduce_scatter(dst, src, size(), reduction, label);
-    return start(description, src.device(), [&](const Fingerprint& fingerprint) {
+    return start(description, src.device(), [&](const Call& call) {
       const bool is_plain = !reduction.accumulate && reduction.divisor == 1.0;
       at::Tensor sum = is_plain ? dst : at::empty_like(dst);
       C10dWork work;
       if (dst.numel() != 0) {
         work = backend_->_reduce_scatter_base(sum, src, with_timeout<c10d::ReduceScatterOptions>());
       }
-      return std::make_unique<ReduceScatterWork>(fingerprint, timeout_, std::move(work), dst, src,
-                                                 sum, reduction);
+      return std::make_unique<ReduceScatterWork>(call, std::move(work), dst, src, sum, reduction);
     });
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
     const detail::DispatchGuard guard;
     const auto description = detail::check_broadcast(buffer, root, size(), label);
-    return start(description, buffer.device(), [&](const Fingerprint& fingerprint) {
+    return start(description, buffer.device(), [&](const Call& call) {
       C10dWork work;
       if (buffer.numel() != 0) {
         std::vector<at::Tensor> buffers{as_bytes(buffer)};
@@ -190,16 +195,15 @@ class C10dCommunicator : public Communicator {
         options.rootRank = root;
         work = backend_->broadcast(buffers, options);
       }
-      return std::make_unique<GatherWork>(fingerprint, timeout_, std::move(work), buffer, buffer);
+      return std::make_unique<GatherWork>(call, std::move(work), buffer, buffer);
     });
   }
 
   std::unique_ptr<Work> agree(const Label& label) override {
     const detail::DispatchGuard guard;
-    return start(detail::describe_agree(label), header_device_,
-                 [&](const Fingerprint& fingerprint) {
-                   return std::make_unique<C10dWorkAdapter>(fingerprint, timeout_, C10dWork());
-                 });
+    return start(detail::describe_agree(label), header_device_, [&](const Call& call) {
+      return std::make_unique<C10dWorkAdapter>(call, C10dWork());
+    });
   }
 
   /// What the backend stages is its own affair, and not known.
@@ -208,6 +212,17 @@ class C10dCommunicator : public Communicator {
   void set_timeout(std::chrono::milliseconds timeout) override {
     timeout_ = std::max(timeout, Milliseconds(1));
   }
+
+  void recover() override {
+    fail(ErrorCode::kUnsupported, "recover() on rank ", rank(),
+         ": the c10d transport cannot connect again, as its backend belongs to the caller. Make a "
+         "new backend and a new World, or end all ranks and start from a checkpoint");
+  }
+
+  std::uint64_t generation() const override { return 0; }
+
+  /// A backend has no way to tell its peers: they see a closed connection or a time-out.
+  void publish_failure(const std::string&) noexcept override {}
 
  private:
   template <class Options>
@@ -222,12 +237,15 @@ class C10dCommunicator : public Communicator {
                               Post post) {
     const Fingerprint mine = detail::make_fingerprint(description, ++sequence_, rank());
     header_device_ = device;
+    log_->start(mine);
     try {
+      detail::WaitRecord record(*log_, mine);
       meet(mine);
+      record.complete();
     } catch (const Error&) {
       return std::make_unique<RefusedWork>(std::current_exception());
     }
-    return post(mine);
+    return post(Call{mine, timeout_, log_});
   }
 
   /// @throws Error kMismatch, kTimeout or kPeerFailed
@@ -237,6 +255,7 @@ class C10dCommunicator : public Communicator {
   Milliseconds timeout_;
   std::vector<Fingerprint> headers_;
   c10::Device header_device_{c10::kCPU};
+  std::shared_ptr<detail::CollectiveLog> log_;
   at::Tensor sent_, received_;
   std::uint64_t sequence_ = 0;
 };

@@ -114,13 +114,16 @@ std::string describe(const Fingerprint& fingerprint) {
   return text;
 }
 
+std::string describe_in_full(const Fingerprint& fingerprint) {
+  return describe(fingerprint) + describe_payload(fingerprint);
+}
+
 std::string describe_mismatch(const Fingerprint& left, const Fingerprint& right) {
   if (right.rank < left.rank) {
     return describe_mismatch(right, left);
   }
   const auto side = [](const Fingerprint& fingerprint) {
-    return describe(fingerprint) + describe_payload(fingerprint) + " on rank " +
-           std::to_string(fingerprint.rank);
+    return describe_in_full(fingerprint) + " on rank " + std::to_string(fingerprint.rank);
   };
   return side(left) + " met " + side(right) + ": " + likely_cause(left, right);
 }

@@ -53,6 +53,9 @@ std::uint64_t hash(const Fingerprint& fingerprint);
 /// `all-gather #12 of unit "h.0"`.
 std::string describe(const Fingerprint& fingerprint);
 
+/// The same with its size: `all-gather #12 of unit "h.0" (4096 bytes of Float a slice)`.
+std::string describe_in_full(const Fingerprint& fingerprint);
+
 /// What both sides were doing and the likely cause. Does not depend on the order of its arguments,
 /// so that every rank reports the same text.
 std::string describe_mismatch(const Fingerprint& left, const Fingerprint& right);

@@ -1,52 +1,215 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/first_failure.hpp"
 
-#include <cstdint>
+#include <condition_variable>
+#include <functional>
+#include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/quiet_store.hpp"
+
 namespace fsdp::comm::detail {
 namespace {
-constexpr const char* kKey = "fsdp/first_failure";
+
 constexpr Milliseconds kPollInterval{20};
+/// How long a caller waits for an answer of a store that may be stuck.
+constexpr Milliseconds kPatienceForStore{700};
+/// How long rank 0 keeps the store alive for those who have not read the failure yet.
+constexpr Milliseconds kPatienceForReaders{1000};
+/// How long the end of the board's thread is waited for.
+constexpr Milliseconds kPatienceForThread{200};
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
 }  // namespace
 
-FailureBoard::FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank)
-    : store_(std::move(store)), rank_(rank) {}
+/// What the board and its thread share; the thread may outlive the board.
+struct FailureBoard::State {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  std::string failure_key;
+  std::string readers_key;
 
-FailureBoard::~FailureBoard() = default;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::function<void()> request;
+  bool wants_look = false;
+  bool is_stopping = false;
+  bool has_stopped = false;
+  bool is_reachable = true;
+  bool has_failure = false;
 
-std::string FailureBoard::publish(const std::string& text) noexcept {
+  /// The body of the board's thread.
+  void run();
+  /// Has `action` run on the board's thread; empty when there is no answer in time.
+  std::string ask(Milliseconds patience, std::function<std::string()> action) noexcept;
+
+  // On the board's thread.
+  std::string guard(const std::function<std::string()>& action);
+  std::string look();
+  std::string write(const std::string& line);
+  void note_failure();
+  std::string wait_for_readers();
+};
+
+void FailureBoard::State::run() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [&] { return is_stopping || wants_look || request; });
+    if (is_stopping) {
+      break;
+    }
+    const bool looks = std::exchange(wants_look, false);
+    const std::function<void()> action = std::exchange(request, nullptr);
+    changed.notify_all();
+    lock.unlock();
+    if (action) {
+      action();
+    } else if (looks) {
+      guard([this] { return look(); });
+    }
+    lock.lock();
+  }
+  has_stopped = true;
+  changed.notify_all();
+}
+
+std::string FailureBoard::State::ask(Milliseconds patience,
+                                     std::function<std::string()> action) noexcept {
   try {
-    std::lock_guard lock(mutex_);
-    const std::string line = "rank " + std::to_string(rank_) + ": " + text;
-    const std::vector<std::uint8_t> absent;
-    const std::vector<std::uint8_t> mine(line.begin(), line.end());
-    return text_of(store_->compareSet(kKey, absent, mine));
+    const auto task = std::make_shared<std::packaged_task<std::string()>>(
+        [this, action = std::move(action)] { return guard(action); });
+    auto answer = task->get_future();
+    const auto deadline = Clock::now() + patience;
+    std::unique_lock lock(mutex);
+    if (!is_reachable || !changed.wait_until(lock, deadline, [&] { return !request; })) {
+      return "";
+    }
+    request = [task] { (*task)(); };
+    changed.notify_all();
+    lock.unlock();
+    if (answer.wait_until(deadline) == std::future_status::ready) {
+      return answer.get();
+    }
+    lock.lock();
+    is_reachable = false;
   } catch (...) {
+  }
+  return "";
+}
+
+std::string FailureBoard::State::guard(const std::function<std::string()>& action) {
+  try {
+    const QuietStore quiet;
+    return action();
+  } catch (...) {
+    std::lock_guard lock(mutex);
+    is_reachable = false;
     return "";
   }
 }
 
-std::string FailureBoard::read(Milliseconds patience) noexcept {
-  try {
-    std::lock_guard lock(mutex_);
-    const auto deadline = Clock::now() + patience;
-    while (!store_->check({kKey})) {
-      if (Clock::now() >= deadline) {
-        return "";
-      }
-      std::this_thread::sleep_for(kPollInterval);
-    }
-    return text_of(store_->get(kKey));
-  } catch (...) {
+std::string FailureBoard::State::look() {
+  if (!store->check({failure_key})) {
     return "";
   }
+  std::string text = text_of(store->get(failure_key));
+  note_failure();
+  return text;
+}
+
+std::string FailureBoard::State::write(const std::string& line) {
+  const std::vector<std::uint8_t> absent;
+  const std::vector<std::uint8_t> mine(line.begin(), line.end());
+  std::string text = text_of(store->compareSet(failure_key, absent, mine));
+  note_failure();
+  return text;
+}
+
+void FailureBoard::State::note_failure() {
+  std::unique_lock lock(mutex);
+  const bool is_new = !std::exchange(has_failure, true);
+  lock.unlock();
+  if (is_new) {
+    store->add(readers_key, 1);
+  }
+}
+
+std::string FailureBoard::State::wait_for_readers() {
+  const auto deadline = Clock::now() + kPatienceForReaders;
+  while (Clock::now() < deadline && store->add(readers_key, 0) < size) {
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  return "";
+}
+
+FailureBoard::FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                           std::uint64_t generation)
+    : state_(std::make_shared<State>()) {
+  state_->store = std::move(store);
+  state_->rank = rank;
+  state_->size = size;
+  state_->failure_key = "fsdp/failure/" + std::to_string(generation);
+  state_->readers_key = "fsdp/failure_readers/" + std::to_string(generation);
+  std::thread([state = state_] { state->run(); }).detach();
+}
+
+FailureBoard::~FailureBoard() {
+  if (state_->rank == 0 && has_failure()) {
+    state_->ask(kPatienceForReaders + kPatienceForStore,
+                [state = state_.get()] { return state->wait_for_readers(); });
+  }
+  std::unique_lock lock(state_->mutex);
+  state_->is_stopping = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, kPatienceForThread, [&] { return state_->has_stopped; });
+}
+
+std::string FailureBoard::publish(const std::string& text) noexcept {
+  return state_->ask(kPatienceForStore, [state = state_.get(), text] {
+    return state->write("rank " + std::to_string(state->rank) + ": " + text);
+  });
+}
+
+std::string FailureBoard::read(Milliseconds patience) noexcept {
+  return state_->ask(patience + kPatienceForStore, [state = state_.get(), patience] {
+    const auto deadline = Clock::now() + patience;
+    std::string text = state->look();
+    while (text.empty() && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kPollInterval);
+      text = state->look();
+    }
+    return text;
+  });
+}
+
+void FailureBoard::look_soon() noexcept {
+  std::lock_guard lock(state_->mutex);
+  state_->wants_look = state_->is_reachable;
+  state_->changed.notify_all();
+}
+
+bool FailureBoard::has_failure() const noexcept {
+  std::lock_guard lock(state_->mutex);
+  return state_->has_failure;
+}
+
+bool FailureBoard::is_reachable() const noexcept {
+  std::lock_guard lock(state_->mutex);
+  return state_->is_reachable;
+}
+
+std::int64_t FailureBoard::add(const std::string& key, std::int64_t delta) noexcept {
+  const std::string sum = state_->ask(kPatienceForStore, [state = state_.get(), key, delta] {
+    return std::to_string(state->store->add(key, delta));
+  });
+  return sum.empty() ? -1 : std::stoll(sum);
 }
 
 }  // namespace fsdp::comm::detail

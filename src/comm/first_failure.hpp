@@ -5,8 +5,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <mutex>
-#include <optional>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "comm/timeout.hpp"
@@ -17,22 +17,38 @@ class Store;
 
 namespace fsdp::comm::detail {
 
+/// NOTE [the board's thread]
+/// The board lies in a store that another process serves, usually rank 0. A client of the store
+/// waits for ever for a process that is stopped, so all requests are made on a thread of the
+/// board's own: callers wait for it for a limited time, and leave it behind when it is stuck.
+///
 /// *Thread safety*: internally locked. Nothing here throws: the store may be gone with its host.
 class FailureBoard {
  public:
-  FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank);
+  /// A board of its own for each generation of the group.
+  FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::uint64_t generation);
+  /// On rank 0, which takes the store with it, waits a moment for the others to read a failure.
   ~FailureBoard();
 
-  /// Publishes "rank R: text" unless another rank was first. Returns what the board then says.
+  /// Publishes "rank R: text" unless another rank was first. Returns what the board then says;
+  /// empty when it cannot be reached.
   std::string publish(const std::string& text) noexcept;
 
   /// What the board says, waiting up to `patience` for somebody to write; empty when nobody did.
   std::string read(Milliseconds patience) noexcept;
 
+  /// Asks for a look at the board without waiting for it; has_failure() then tells.
+  void look_soon() noexcept;
+  bool has_failure() const noexcept;
+  /// False once the store did not answer: its host has ended or stopped.
+  bool is_reachable() const noexcept;
+
+  /// Adds `delta` to a number in the store and returns the sum, -1 when it cannot be reached.
+  std::int64_t add(const std::string& key, std::int64_t delta) noexcept;
+
  private:
-  c10::intrusive_ptr<c10d::Store> store_;
-  const int rank_;
-  std::mutex mutex_;
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace fsdp::comm::detail

@@ -2,22 +2,26 @@
 #include "comm/gloo.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/interface_choice.hpp"
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/gloo_exchange.hpp"
 #include "comm/gloo_work.hpp"
+#include "comm/quiet_store.hpp"
 #include "comm/reduce_slices.hpp"
+#include "comm/regroup.hpp"
 #include "comm/shared_file.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
 
 namespace fsdp::comm {
 
@@ -48,10 +52,6 @@ using detail::GlooExchange;
 using detail::GlooWork;
 using detail::Milliseconds;
 
-bool is_loopback(const std::string& host) {
-  return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1";
-}
-
 class ReduceScatterWork : public GlooWork {
  public:
   ReduceScatterWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight,
@@ -80,10 +80,14 @@ class ReduceScatterWork : public GlooWork {
   Reduction reduction_;
 };
 
-class GlooCommunicator : public Communicator {
+class GlooCommunicator final : public Communicator {
  public:
-  explicit GlooCommunicator(std::shared_ptr<GlooExchange> exchange)
-      : exchange_(std::move(exchange)) {}
+  GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options)
+      : store_(std::move(store)),
+        options_(options),
+        log_(detail::CollectiveLog::create("gloo", options.rank, options.size)) {
+    connect(0);
+  }
 
   ~GlooCommunicator() override {
     // The peers will only see a closed connection.
@@ -104,7 +108,8 @@ class GlooCommunicator : public Communicator {
 
   std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override {
     const detail::DispatchGuard guard;
-    return exchange_->reserve_staging(max_src_bytes / size() * (size() - 1), in_flight);
+    reservations_.emplace_back(max_src_bytes / size() * (size() - 1), in_flight);
+    return exchange_->reserve_staging(reservations_.back().first, in_flight);
   }
 
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override {
@@ -112,40 +117,74 @@ class GlooCommunicator : public Communicator {
   }
 
   void set_timeout(std::chrono::milliseconds timeout) override {
-    exchange_->set_timeout(std::max(timeout, Milliseconds(1)));
+    options_.timeout = std::max(timeout, Milliseconds(1));
+    exchange_->set_timeout(options_.timeout);
+  }
+
+  void recover() override;
+  std::uint64_t generation() const override { return generation_; }
+
+  void publish_failure(const std::string& text) noexcept override {
+    exchange_->board().publish(text);
   }
 
  private:
+  /// Makes the connections and the board of a generation.
+  void connect(std::uint64_t generation);
+
   /// Starts a collective and lets `post` add its payloads; a connection that is already closed
   /// becomes an Error here.
   template <class Post>
   std::unique_ptr<Flight> start(const detail::Description& description, Post post);
 
+  c10::intrusive_ptr<c10d::Store> store_;
+  GlooOptions options_;
+  std::shared_ptr<detail::CollectiveLog> log_;
   std::shared_ptr<GlooExchange> exchange_;
+  std::vector<std::pair<std::int64_t, int>> reservations_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t generation_ = 0;
 };
+
+void GlooCommunicator::connect(std::uint64_t generation) {
+  const std::string prefix = "fsdp/generation/" + std::to_string(generation);
+  auto backend = connect_gloo(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), options_);
+  exchange_ = std::make_shared<GlooExchange>(store_, std::move(backend), log_, options_.timeout,
+                                             generation);
+  for (const auto& [bytes, in_flight] : reservations_) {
+    exchange_->reserve_staging(bytes, in_flight);
+  }
+  sequence_ = 0;
+  generation_ = generation;
+  // The store's host may end at once; until all are connected, the others still read addresses.
+  agree({.name = "connect"})->wait();
+}
+
+void GlooCommunicator::recover() {
+  const detail::DispatchGuard guard;
+  // Whoever still waits in a collective of the old generation must come here.
+  exchange_->board().publish("it called recover()");
+  exchange_->set_broken();
+  detail::meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout);
+  connect(generation_ + 1);
+}
 
 template <class Post>
 std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& description, Post post) {
   const Fingerprint fingerprint = detail::make_fingerprint(description, ++sequence_, rank());
-  std::string cause = "the group has failed before";
-  if (!exchange_->is_broken()) {
-    try {
-      std::unique_ptr<Flight> flight = exchange_->start(fingerprint);
-      post(*flight);
-      return flight;
-    } catch (const Error& error) {
-      exchange_->set_broken();
-      cause = error.text();
-    }
+  log_->start(fingerprint);
+  if (exchange_->is_broken()) {
+    exchange_->fail_group(fingerprint, detail::Symptom::kTold, "came after the group had failed");
   }
-  const std::string text =
-      detail::describe(fingerprint) + " on rank " + std::to_string(rank()) + ": " + cause;
-  std::string first = exchange_->board().read(detail::kPatienceForCause);
-  if (first.empty()) {
-    first = exchange_->board().publish(text);
+  std::string cause;
+  try {
+    std::unique_ptr<Flight> flight = exchange_->start(fingerprint);
+    post(*flight);
+    return flight;
+  } catch (const Error& error) {
+    cause = error.text();
   }
-  fail(ErrorCode::kPeerFailed, text, first.empty() ? "" : "; first failure: ", first);
+  exchange_->fail_group(fingerprint, detail::Symptom::kLostPeer, cause);
 }
 
 std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
@@ -225,19 +264,18 @@ std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                const GlooOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr && *interface != '\0') {
-    gloo->devices = {c10d::ProcessGroupGloo::createDeviceForInterface(interface)};
-  } else if (is_loopback(options.master_addr)) {
-    gloo->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
-  } else {
-    gloo->devices = {c10d::ProcessGroupGloo::createDefaultDevice()};
+  for (const base::InterfaceChoice& choice : base::choose_interfaces(options.master_addr)) {
+    base::log(base::LogLevel::kDebug, "rank ", options.rank, " listens on ", choice.address, " (",
+              choice.interface, "), from ", choice.reason);
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(choice.address));
   }
+  const detail::QuietStore quiet;
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
   } catch (const std::exception& error) {
     fail(ErrorCode::kPeerFailed, "rank ", options.rank, " of ", options.size,
-         " could not connect to its peers: ", error.what(),
+         " could not connect to its peers: ", detail::cause_of(error),
+         detail::describe_silent_ranks(*store, options.rank, options.size),
          ". GLOO_SOCKET_IFNAME names the network interface to use");
   }
 }
@@ -245,13 +283,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
 std::shared_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store,
                                                      const GlooOptions& options) {
   const detail::DispatchGuard guard;
-  auto backend = connect_gloo(store, options);
-  auto exchange =
-      std::make_shared<GlooExchange>(std::move(store), std::move(backend), options.timeout);
-  auto communicator = std::make_shared<GlooCommunicator>(std::move(exchange));
-  // The store's host may end at once; until all are connected, the others still read addresses.
-  communicator->agree({.name = "init"})->wait();
-  return communicator;
+  return std::make_shared<GlooCommunicator>(std::move(store), options);
 }
 
 }  // namespace fsdp::comm

@@ -13,12 +13,20 @@ namespace fsdp::comm::detail {
 
 namespace {
 
+/// How long a rank that lost a connection waits for whoever knows the cause to publish it.
+constexpr Milliseconds kPatienceForCause{300};
+
+/// How long those who have given up as well have to answer.
+constexpr Milliseconds kPatienceForAnswers{700};
+
+// Tags: payloads have the highest bit, questions the second, headers are numbered below.
 constexpr int kPayloadBit = 1 << 30;
+constexpr int kQuestionTag = 1 << 29;
 constexpr int kSequenceBits = 8;
 constexpr int kHashBits = 22;
 
 int header_tag(std::uint64_t sequence) {
-  return static_cast<int>(sequence & static_cast<std::uint64_t>(kPayloadBit - 1));
+  return static_cast<int>(sequence & static_cast<std::uint64_t>(kQuestionTag - 1));
 }
 
 /// The low bits of the sequence number keep collectives in flight apart, the hash those that ranks
@@ -35,11 +43,19 @@ at::Tensor view_bytes(const void* data, std::size_t bytes) {
 }
 
 [[noreturn]] void fail_to_post(int peer, const std::exception& error) {
-  fail(ErrorCode::kPeerFailed, "lost rank ", peer, " before this collective (",
-       first_line(error.what()), ")");
+  fail(ErrorCode::kPeerFailed, "lost rank ", peer, " before this collective (", cause_of(error),
+       ")");
 }
 
 }  // namespace
+
+std::string cause_of(const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  text = text.substr(0, text.find(". This is typically"));
+  const auto source = text.find("] ");
+  return text.rfind("[/", 0) == 0 && source != std::string::npos ? text.substr(source + 2) : text;
+}
 
 C10dWork GlooExchange::post_send(const void* data, std::size_t bytes, int peer, int tag) {
   argument_[0] = view_bytes(data, bytes);
@@ -110,6 +126,62 @@ void GlooExchange::recycle(std::unique_ptr<Flight> flight) {
     flight->staging = at::Tensor();
   }
   idle_flights_.push_back(std::move(flight));
+}
+
+void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own) {
+  const bool is_first = !std::exchange(broken_, true);
+  const std::string who = "rank " + std::to_string(rank()) + ":";
+  const std::string here = describe(mine) + " on rank " + std::to_string(rank());
+  std::string text = here + " " + own;
+  std::string first;
+  if (symptom != Symptom::kTimeout) {
+    // A closed connection has a cause elsewhere; whoever knows it gets a moment to publish it.
+    first = board_.read(is_first && symptom == Symptom::kLostPeer ? kPatienceForCause
+                                                                  : Milliseconds(0));
+  }
+  if (first.empty()) {
+    first = board_.publish(text);
+  }
+  if (first.empty() && symptom != Symptom::kTimeout) {
+    text +=
+        ". The job's store, on rank 0 or torchrun's agent, does not answer either: it ended "
+        "first";
+  } else if (first.rfind(who, 0) != 0 && !first.empty()) {
+    text = here + " cannot complete; first failure: " + first;
+  }
+  fail(symptom == Symptom::kTimeout ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
+}
+
+std::vector<std::optional<Fingerprint>> GlooExchange::ask_peers(const Fingerprint& mine) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const auto me = static_cast<std::size_t>(rank());
+  answers_.assign(ranks + 1, mine);
+  std::vector<C10dWork> questions(ranks);
+  std::vector<C10dWork> answers(ranks);
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    try {
+      if (peer != me) {
+        const auto p = static_cast<int>(peer);
+        answers[peer] = post_receive(&answers_[peer], sizeof(Fingerprint), p, kQuestionTag);
+        questions[peer] = post_send(&answers_[ranks], sizeof(Fingerprint), p, kQuestionTag);
+      }
+    } catch (const Error&) {
+      answers[peer] = {};  // its connection is closed
+    }
+  }
+  std::vector<std::optional<Fingerprint>> known(ranks);
+  known[me] = mine;
+  const auto deadline = Clock::now() + kPatienceForAnswers;
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    try {
+      if (answers[peer] && answers[peer]->wait(remaining(deadline))) {
+        known[peer] = answers_[peer];
+      }
+    } catch (const std::exception&) {
+      // The first one to be silent uses up the time; answers that have come by then count.
+    }
+  }
+  return known;
 }
 
 std::int64_t GlooExchange::reserve_staging(std::int64_t bytes, int in_flight) {

@@ -11,6 +11,40 @@ namespace fsdp::comm::detail {
 
 namespace {
 constexpr Milliseconds kPatienceForDropped{2000};
+constexpr Milliseconds kPatienceForWatchdog{1000};
+
+/// Whether all that moves between this rank and another has moved, waited for or not.
+bool is_done_with(const Flight& flight, std::size_t rank) noexcept {
+  for (const auto* works : {&flight.header_receives, &flight.header_sends, &flight.payload_receives,
+                            &flight.payload_sends}) {
+    const C10dWork& work = (*works)[rank];
+    try {
+      if (work && !work->wait(Milliseconds(1))) {
+        return false;
+      }
+    } catch (...) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Peers may still send into buffers that the caller is about to free. Gloo closes all connections
+/// when any wait exceeds its limit.
+void close_connections(const Flight& flight) noexcept {
+  for (const auto* works : {&flight.header_receives, &flight.payload_receives,
+                            &flight.payload_sends, &flight.header_sends}) {
+    for (const C10dWork& work : *works) {
+      try {
+        if (work) {
+          work->wait(Milliseconds(1));
+        }
+      } catch (...) {
+        return;
+      }
+    }
+  }
+}
 }  // namespace
 
 GlooWork::~GlooWork() {
@@ -24,8 +58,10 @@ void GlooWork::wait() {
   const DispatchGuard guard;
   deadline_ = Clock::now() + exchange_->timeout();
   std::unique_ptr<Flight> flight = std::move(flight_);
+  WaitRecord record(exchange_->log(), flight->mine);
   complete(*flight);
   finish(*flight);
+  record.complete();
   exchange_->recycle(std::move(flight));
 }
 
@@ -59,54 +95,59 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t p
   if (!works[peer]) {
     return;
   }
+  Watchdog& watchdog = exchange_->watchdog();
+  watchdog.begin(works[peer], deadline_);
+  std::string cause;
   try {
-    if (works[peer]->wait(remaining(deadline_))) {
+    // The watchdog ends the wait; Gloo's limit is there if it cannot.
+    const bool is_done = works[peer]->wait(remaining(deadline_) + kPatienceForWatchdog);
+    if (watchdog.end() == Watchdog::Verdict::kNothing || is_done) {
+      works[peer] = {};
       return;
     }
   } catch (const std::exception& error) {
-    report(flight, peer, what, error.what());
+    cause = cause_of(error);
   }
-  report(flight, peer, what, "the transfer was aborted");
+  const std::string waited_for = what + std::to_string(peer);
+  switch (watchdog.end()) {
+    case Watchdog::Verdict::kTimeout: give_up(flight, waited_for);
+    case Watchdog::Verdict::kTold:
+      close_connections(flight);
+      exchange_->fail_group(flight.mine, Symptom::kTold, "was told that a peer failed");
+    case Watchdog::Verdict::kNothing: break;
+  }
+  close_connections(flight);
+  exchange_->fail_group(flight.mine, Symptom::kLostPeer,
+                        "lost rank " + std::to_string(peer) + " while it waited for " + waited_for +
+                            " (" + cause + ")" + note());
 }
 
-void GlooWork::report(Flight& flight, std::size_t peer, const char* what,
-                      const std::string& cause) {
-  const bool timed_out = Clock::now() + Milliseconds(2) >= deadline_;
-  const bool is_first = !exchange_->is_broken();
-  exchange_->set_broken();
-  std::string text = describe(flight.mine) + " on rank " + std::to_string(flight.mine.rank);
-  if (timed_out) {
-    std::string missing = std::to_string(peer);
-    for (std::size_t other = peer + 1; other < ranks(); ++other) {
-      try {
-        if (!flight.header_receives[other] ||
-            flight.header_receives[other]->wait(Milliseconds(1))) {
-          continue;
-        }
-      } catch (const std::exception&) {
-      }
-      missing += ", " + std::to_string(other);
+/// The time is up. Who has given up at the same time, in this collective or an earlier one, is as
+/// stuck as this rank is; who is silent and owes something is missing.
+void GlooWork::give_up(Flight& flight, const std::string& waited_for) {
+  const auto known = exchange_->ask_peers(flight.mine);
+  std::string missing;
+  Fingerprint first = flight.mine;
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    if (!known[rank] && !is_done_with(flight, rank)) {
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    } else if (known[rank] && known[rank]->sequence < first.sequence) {
+      first = *known[rank];
     }
-    text += " waited " + to_text(exchange_->timeout()) + " for " + what + std::to_string(peer) +
-            "; missing: " + missing +
-            ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
-  } else {
-    text += " lost rank " + std::to_string(peer) + " while it waited for " + what +
-            std::to_string(peer) + " (" + first_line(cause) + ")";
   }
-  if (dropped_) {
-    text += "; this rank had dropped the collective without waiting for it";
+  close_connections(flight);
+  std::string text = "waited " + to_text(exchange_->timeout()) + " for " + waited_for;
+  if (first.rank != flight.mine.rank) {
+    text += ", while rank " + std::to_string(first.rank) + " waits in " + describe(first);
   }
-  // A closed connection has a cause elsewhere; whoever knows it gets a moment to publish it.
-  FailureBoard& board = exchange_->board();
-  std::string first = timed_out || !is_first ? "" : board.read(kPatienceForCause);
-  if (first.empty()) {
-    first = board.publish(text);
-  }
-  if (!first.empty() && first.rfind("rank " + std::to_string(flight.mine.rank) + ":", 0) != 0) {
-    text += "; first failure: " + first;
-  }
-  fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
+  text += missing.empty() ? "; no rank is missing: a rank or the link is too slow"
+                          : "; missing: " + missing + ". Every rank must make this call";
+  exchange_->fail_group(flight.mine, Symptom::kTimeout,
+                        text + "; FSDP_TIMEOUT sets the limit" + note());
+}
+
+std::string GlooWork::note() const {
+  return dropped_ ? "; this rank had dropped the collective without waiting for it" : "";
 }
 
 void GlooWork::drop() noexcept {

@@ -43,8 +43,8 @@ class GlooWork : public Work {
   void complete(Flight& flight);
   void drop() noexcept;
   void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
-  [[noreturn]] void report(Flight& flight, std::size_t peer, const char* what,
-                           const std::string& cause);
+  [[noreturn]] void give_up(Flight& flight, const std::string& waited_for);
+  std::string note() const;
 
   std::shared_ptr<GlooExchange> exchange_;
   at::Tensor dst_;

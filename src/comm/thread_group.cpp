@@ -11,6 +11,16 @@ namespace fsdp::comm {
 
 namespace {
 constexpr detail::Milliseconds kWaitForReason{1000};
+
+std::string list_missing(const std::vector<char>& arrived) {
+  std::string missing;
+  for (std::size_t r = 0; r < arrived.size(); ++r) {
+    if (!arrived[r]) {
+      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    }
+  }
+  return missing;
+}
 }  // namespace
 
 std::shared_ptr<ThreadGroup::Exchange> ThreadGroup::post(const detail::Fingerprint& fingerprint,
@@ -50,6 +60,10 @@ void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint
     if (exchange.mismatch) {
       fail(ErrorCode::kMismatch, *exchange.mismatch);
     }
+    if (exchange.is_void) {
+      fail(ErrorCode::kPeerFailed, detail::describe(mine), " on rank ", mine.rank,
+           ": the group has recovered meanwhile");
+    }
     if (failure_) {
       fail(ErrorCode::kPeerFailed, detail::describe(mine), ": rank ", failure_->rank,
            " failed first: ", failure_->text);
@@ -64,17 +78,12 @@ void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint
       }
     }
     if (detail::Clock::now() >= deadline) {
-      std::string missing;
-      for (std::size_t r = 0; r < arrived.size(); ++r) {
-        if (!arrived[r]) {
-          missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-        }
-      }
-      const std::string text = detail::describe(mine) + " waited " +
-                               detail::to_text(std::chrono::duration_cast<detail::Milliseconds>(
-                                   detail::Clock::now() - start)) +
-                               " on rank " + std::to_string(mine.rank) + "; missing: " + missing +
-                               ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
+      const std::string text =
+          detail::describe(mine) + " waited " +
+          detail::to_text(
+              std::chrono::duration_cast<detail::Milliseconds>(detail::Clock::now() - start)) +
+          " on rank " + std::to_string(mine.rank) + "; missing: " + list_missing(arrived) +
+          ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
       record_failure(mine.rank, text);
       fail(ErrorCode::kTimeout, text);
     }
@@ -118,7 +127,7 @@ void ThreadGroup::leave(Exchange& exchange, const detail::Fingerprint& mine,
     }
     changed_.wait(lock, [&] { return exchange.readers == 0; });
   }
-  if (++exchange.left == size_) {
+  if (++exchange.left == size_ && !exchange.is_void) {
     exchanges_.erase(mine.sequence);
   }
 }
@@ -133,6 +142,37 @@ void ThreadGroup::record_failure(int rank, const std::string& text) {
     failure_ = Failure{rank, text};
     changed_.notify_all();
   }
+}
+
+std::uint64_t ThreadGroup::recover(int rank) {
+  Lock lock(mutex_);
+  // Whoever still waits in a collective of the old generation must come here.
+  record_failure(rank, "it called recover()");
+  is_recovering_[static_cast<std::size_t>(rank)] = 1;
+  wants_recovery_[static_cast<std::size_t>(rank)] = 1;
+  const std::uint64_t before = generation_;
+  if (std::find(is_recovering_.begin(), is_recovering_.end(), 0) == is_recovering_.end()) {
+    begin_generation();
+  }
+  if (!changed_.wait_for(lock, timeout_, [&] { return generation_ != before; })) {
+    is_recovering_[static_cast<std::size_t>(rank)] = 0;
+    fail(ErrorCode::kTimeout, "recover() on rank ", rank, " waited ", detail::to_text(timeout_),
+         "; missing: ", list_missing(wants_recovery_),
+         ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
+  }
+  return generation_;
+}
+
+void ThreadGroup::begin_generation() {
+  for (auto& [sequence, exchange] : exchanges_) {
+    exchange->is_void = true;
+  }
+  exchanges_.clear();
+  std::fill(is_recovering_.begin(), is_recovering_.end(), 0);
+  std::fill(wants_recovery_.begin(), wants_recovery_.end(), 0);
+  failure_.reset();
+  ++generation_;
+  changed_.notify_all();
 }
 
 }  // namespace fsdp::comm

@@ -14,6 +14,9 @@
 /// A Work that is destroyed before wait() withdraws its source: nobody may start to read, and those
 /// already reading are waited for. The survivors wait a moment for the reason, because a Work
 /// dropped while an exception unwinds is followed by publish_failure.
+///
+/// recover() makes every exchange void, so that nobody waits in an old one, and numbering starts
+/// anew.
 #pragma once
 
 #include <condition_variable>
@@ -44,6 +47,7 @@ class ThreadGroup {
     std::vector<char> done;
     std::shared_ptr<void> memory;  // of shared_memory()
     std::optional<std::string> mismatch;
+    bool is_void = false;  // of an earlier generation
     std::optional<int> withdrawn_by;
     detail::Clock::time_point withdrawn_at;
     int readers = 0;
@@ -55,7 +59,11 @@ class ThreadGroup {
     std::string text;
   };
 
-  ThreadGroup(int size, detail::Milliseconds timeout) : size_(size), timeout_(timeout) {}
+  ThreadGroup(int size, detail::Milliseconds timeout)
+      : size_(size),
+        timeout_(timeout),
+        is_recovering_(Exchange::count(size)),
+        wants_recovery_(Exchange::count(size)) {}
 
   int size() const { return size_; }
   void set_timeout(detail::Milliseconds timeout) {
@@ -73,6 +81,8 @@ class ThreadGroup {
   void stop_reading(Exchange& exchange) noexcept;
   void leave(Exchange& exchange, const detail::Fingerprint& mine, bool complete) noexcept;
   void publish_failure(int rank, const std::string& text);
+  /// Until every rank is here; returns the number of the generation that begins.
+  std::uint64_t recover(int rank);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -81,6 +91,7 @@ class ThreadGroup {
   void wait(Lock& lock, Exchange& exchange, const detail::Fingerprint& mine,
             const std::vector<char>& arrived, Ready ready);
   void record_failure(int rank, const std::string& text);
+  void begin_generation();
 
   const int size_;
   std::mutex mutex_;
@@ -88,6 +99,9 @@ class ThreadGroup {
   detail::Milliseconds timeout_;
   std::map<std::uint64_t, std::shared_ptr<Exchange>> exchanges_;
   std::optional<Failure> failure_;
+  std::vector<char> is_recovering_;
+  std::vector<char> wants_recovery_;  // also those who gave up waiting for the others
+  std::uint64_t generation_ = 0;
 };
 
 }  // namespace fsdp::comm

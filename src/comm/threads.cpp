@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "comm/checks.hpp"
+#include "comm/collective_log.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/reduce_slices.hpp"
@@ -20,12 +22,18 @@ namespace fsdp::comm {
 
 namespace {
 
+/// What a rank's collectives share.
+struct Side {
+  std::shared_ptr<ThreadGroup> group;
+  std::shared_ptr<detail::CollectiveLog> log;
+};
+
 /// One rank's part of an exchange. `read` copies or sums from the peers' sources.
 class ThreadsWork : public Work {
  public:
-  ThreadsWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint,
-              at::Tensor dst, at::Tensor src)
-      : group_(std::move(group)),
+  ThreadsWork(Side side, const detail::Fingerprint& fingerprint, at::Tensor dst, at::Tensor src)
+      : group_(std::move(side.group)),
+        log_(std::move(side.log)),
         fingerprint_(fingerprint),
         dst_(std::move(dst)),
         src_(std::move(src)),
@@ -37,6 +45,7 @@ class ThreadsWork : public Work {
   void wait() override {
     FSDP_ASSERT(!waited_, "a collective was waited for twice");
     waited_ = true;
+    detail::WaitRecord record(*log_, fingerprint_);
     group_->begin_reading(*exchange_, fingerprint_);
     try {
       read(exchange_->sources);
@@ -46,6 +55,7 @@ class ThreadsWork : public Work {
     }
     group_->finish_reading(*exchange_, fingerprint_);
     complete_ = true;
+    record.complete();
   }
 
  protected:
@@ -57,6 +67,7 @@ class ThreadsWork : public Work {
 
  private:
   std::shared_ptr<ThreadGroup> group_;
+  std::shared_ptr<detail::CollectiveLog> log_;
   detail::Fingerprint fingerprint_;
   at::Tensor dst_;
   at::Tensor src_;
@@ -86,9 +97,9 @@ class AllGatherWork : public ThreadsWork {
 
 class ReduceScatterWork : public ThreadsWork {
  public:
-  ReduceScatterWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint,
-                    at::Tensor dst, at::Tensor src, Reduction reduction)
-      : ThreadsWork(std::move(group), fingerprint, std::move(dst), std::move(src)),
+  ReduceScatterWork(Side side, const detail::Fingerprint& fingerprint, at::Tensor dst,
+                    at::Tensor src, Reduction reduction)
+      : ThreadsWork(std::move(side), fingerprint, std::move(dst), std::move(src)),
         reduction_(reduction) {}
 
  private:
@@ -109,9 +120,8 @@ class ReduceScatterWork : public ThreadsWork {
 
 class BroadcastWork : public ThreadsWork {
  public:
-  BroadcastWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint,
-                const at::Tensor& buffer)
-      : ThreadsWork(std::move(group), fingerprint, buffer, buffer),
+  BroadcastWork(Side side, const detail::Fingerprint& fingerprint, const at::Tensor& buffer)
+      : ThreadsWork(std::move(side), fingerprint, buffer, buffer),
         root_(static_cast<std::size_t>(fingerprint.root)) {}
 
  private:
@@ -126,8 +136,8 @@ class BroadcastWork : public ThreadsWork {
 
 class AgreeWork : public ThreadsWork {
  public:
-  AgreeWork(std::shared_ptr<ThreadGroup> group, const detail::Fingerprint& fingerprint)
-      : ThreadsWork(std::move(group), fingerprint, {}, {}) {}
+  AgreeWork(Side side, const detail::Fingerprint& fingerprint)
+      : ThreadsWork(std::move(side), fingerprint, {}, {}) {}
 
  private:
   void read(std::span<const void* const>) override {}
@@ -136,47 +146,65 @@ class AgreeWork : public ThreadsWork {
 class ThreadsCommunicator : public Communicator {
  public:
   ThreadsCommunicator(std::shared_ptr<ThreadGroup> group, int rank)
-      : group_(std::move(group)), rank_(rank) {}
+      : side_{std::move(group), {}}, rank_(rank) {
+    side_.log = detail::CollectiveLog::create("threads", rank, size());
+  }
 
   int rank() const override { return rank_; }
-  int size() const override { return group_->size(); }
+  int size() const override { return side_.group->size(); }
   std::string transport() const override { return "threads"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const auto fingerprint = next(detail::check_all_gather(dst, src, size(), label));
-    return std::make_unique<AllGatherWork>(group_, fingerprint, std::move(dst), std::move(src));
+    return std::make_unique<AllGatherWork>(side_, fingerprint, std::move(dst), std::move(src));
   }
 
   std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
     const auto fingerprint = next(detail::check_reduce_scatter(dst, src, size(), reduction, label));
-    return std::make_unique<ReduceScatterWork>(group_, fingerprint, std::move(dst), std::move(src),
+    return std::make_unique<ReduceScatterWork>(side_, fingerprint, std::move(dst), std::move(src),
                                                reduction);
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
     const auto fingerprint = next(detail::check_broadcast(buffer, root, size(), label));
-    return std::make_unique<BroadcastWork>(group_, fingerprint, buffer);
+    return std::make_unique<BroadcastWork>(side_, fingerprint, buffer);
   }
 
   std::unique_ptr<Work> agree(const Label& label) override {
-    return std::make_unique<AgreeWork>(group_, next(detail::describe_agree(label)));
+    return std::make_unique<AgreeWork>(side_, next(detail::describe_agree(label)));
   }
 
   std::int64_t reserve_staging(std::int64_t, int) override { return 0; }
 
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override;
 
-  void set_timeout(std::chrono::milliseconds timeout) override { group_->set_timeout(timeout); }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    side_.group->set_timeout(timeout);
+  }
+
+  void recover() override {
+    generation_ = side_.group->recover(rank_);
+    sequence_ = 0;
+  }
+
+  std::uint64_t generation() const override { return generation_; }
+
+  void publish_failure(const std::string& text) noexcept override {
+    side_.group->publish_failure(rank_, text);
+  }
 
  private:
   detail::Fingerprint next(const detail::Description& description) {
-    return detail::make_fingerprint(description, ++sequence_, rank_);
+    const auto fingerprint = detail::make_fingerprint(description, ++sequence_, rank_);
+    side_.log->start(fingerprint);
+    return fingerprint;
   }
 
-  std::shared_ptr<ThreadGroup> group_;
+  Side side_;
   const int rank_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t generation_ = 0;
 };
 
 at::Tensor ThreadsCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
@@ -185,19 +213,21 @@ at::Tensor ThreadsCommunicator::shared_memory(std::int64_t bytes, const Label& l
   detail::Description description = detail::describe_agree(label);
   description.bytes = bytes;
   const detail::Fingerprint fingerprint = next(description);
-  const auto exchange = group_->post(fingerprint, nullptr, bytes);
+  const auto exchange = side_.group->post(fingerprint, nullptr, bytes);
   std::shared_ptr<void> memory;
   bool complete = false;
+  detail::WaitRecord record(*side_.log, fingerprint);
   try {
-    group_->begin_reading(*exchange, fingerprint);
+    side_.group->begin_reading(*exchange, fingerprint);
     memory = exchange->memory;
-    group_->finish_reading(*exchange, fingerprint);
+    side_.group->finish_reading(*exchange, fingerprint);
     complete = true;
   } catch (...) {
-    group_->leave(*exchange, fingerprint, complete);
+    side_.group->leave(*exchange, fingerprint, complete);
     throw;
   }
-  group_->leave(*exchange, fingerprint, complete);
+  side_.group->leave(*exchange, fingerprint, complete);
+  record.complete();
   void* data = memory.get();
   return at::from_blob(data, {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte));
 }
@@ -211,10 +241,6 @@ std::shared_ptr<ThreadGroup> make_thread_group(int size, detail::Milliseconds ti
 std::shared_ptr<Communicator> make_threads_communicator(std::shared_ptr<ThreadGroup> group,
                                                         int rank) {
   return std::make_shared<ThreadsCommunicator>(std::move(group), rank);
-}
-
-void publish_failure(ThreadGroup& group, int rank, const std::string& text) {
-  group.publish_failure(rank, text);
 }
 
 }  // namespace fsdp::comm

@@ -20,8 +20,4 @@ std::shared_ptr<ThreadGroup> make_thread_group(int size, detail::Milliseconds ti
 std::shared_ptr<Communicator> make_threads_communicator(std::shared_ptr<ThreadGroup> group,
                                                         int rank);
 
-/// Ends every wait of the group, now and later, with kPeerFailed "rank R failed first: text". The
-/// first failure counts, later ones are ignored.
-void publish_failure(ThreadGroup& group, int rank, const std::string& text);
-
 }  // namespace fsdp::comm

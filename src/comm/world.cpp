@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/comm/world.hpp"
 
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,9 +13,13 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/interface_choice.hpp"
+#include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
 #include "comm/rendezvous.hpp"
+#include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
+#include "comm/timeout.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/base/rank_env.hpp"
@@ -26,6 +31,53 @@ namespace fsdp {
 int World::rank() const { return communicator_->rank(); }
 int World::size() const { return communicator_->size(); }
 void World::barrier() const { communicator_->agree({.name = "barrier"})->wait(); }
+void World::recover() const { communicator_->recover(); }
+void World::publish_failure(const std::string& text) const noexcept {
+  communicator_->publish_failure(text);
+}
+
+namespace {
+
+using Milliseconds = comm::detail::Milliseconds;
+
+/// What the ranks need from each other beyond the time-out to tell the same cause.
+constexpr Milliseconds kPatienceForCause{1500};
+
+std::shared_ptr<comm::Communicator> meet(const base::RankEnvironment& environment,
+                                         const std::string& transport, Milliseconds timeout) {
+  const auto deadline = comm::detail::Clock::now() + timeout;
+  const comm::detail::Meeting meeting = comm::detail::join_store(environment, timeout);
+  const comm::GlooOptions options{.rank = environment.rank,
+                                  .size = environment.size,
+                                  .master_addr = meeting.master_address,
+                                  .timeout = comm::detail::remaining(deadline)};
+  if (transport != "c10d") {
+    return comm::make_gloo_communicator(meeting.store, options);
+  }
+  auto communicator =
+      comm::make_c10d_communicator(comm::connect_gloo(meeting.store, options), options.timeout);
+  communicator->agree({.name = "init"})->wait();
+  return communicator;
+}
+
+/// Meets the other ranks, whatever they do: what a stopped rank 0 leaves unanswered has no limit.
+std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& environment,
+                                                 const std::string& transport,
+                                                 Milliseconds timeout) {
+  const auto communicator = std::make_shared<std::shared_ptr<comm::Communicator>>();
+  const bool met = comm::detail::finishes_within(
+      timeout + kPatienceForCause, [communicator, environment, transport, timeout] {
+        base::set_log_rank(environment.rank);
+        *communicator = meet(environment, transport, timeout);
+      });
+  FSDP_CHECK(met, ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
+             " got no answer of rank 0 at ", environment.master_addr, ":", environment.master_port,
+             " (MASTER_ADDR, MASTER_PORT) within ", comm::detail::to_text(timeout),
+             ": is that process stopped, or its host gone? FSDP_SETUP_TIMEOUT sets the limit");
+  return std::move(*communicator);
+}
+
+}  // namespace
 
 World init(const InitOptions& options) {
   FSDP_CHECK(
@@ -33,23 +85,20 @@ World init(const InitOptions& options) {
       ErrorCode::kInvalidArgument, "transport is '", options.transport,
       "', must be auto, gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
-  const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
+  base::check_interface_variable();
+  const auto given = [](std::chrono::milliseconds option, auto from_environment) {
+    return option.count() > 0 ? option : from_environment();
+  };
+  const auto timeout = given(options.timeout, comm::detail::default_timeout);
+  const auto setup_timeout = given(options.setup_timeout, comm::detail::default_setup_timeout);
   std::shared_ptr<comm::Communicator> communicator;
+  comm::detail::print_collectives_on_signal();
   if (environment.size == 1) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
     base::set_log_rank(environment.rank);
-    const auto store = comm::detail::join_store(environment, timeout);
-    const comm::GlooOptions gloo{.rank = environment.rank,
-                                 .size = environment.size,
-                                 .master_addr = environment.master_addr,
-                                 .timeout = timeout};
-    if (options.transport == "c10d") {
-      communicator = comm::make_c10d_communicator(comm::connect_gloo(store, gloo), timeout);
-      communicator->agree({.name = "init"})->wait();
-    } else {
-      communicator = comm::make_gloo_communicator(store, gloo);
-    }
+    communicator = meet_in_time(environment, options.transport, setup_timeout);
+    communicator->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
               environment.source, ") met at ", environment.master_addr, ":",
               environment.master_port, ", transport ", communicator->transport());
@@ -106,10 +155,11 @@ void run_threads(int size, const std::function<void(World)>& body) {
   threads.reserve(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
+      const auto communicator = comm::make_threads_communicator(group, rank);
       try {
-        body(World(comm::make_threads_communicator(group, rank), rank, size));
+        body(World(communicator, rank, size));
       } catch (...) {
-        comm::publish_failure(*group, rank, first.record(rank));
+        communicator->publish_failure(first.record(rank));
       }
     });
   }

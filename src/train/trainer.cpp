@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/mean.hpp"
 #include "fsdp/data/corpus.hpp"
 #include "fsdp/data/sampler.hpp"
 #include "fsdp/engine/fully_shard.hpp"
@@ -192,16 +192,18 @@ class Run {
       (loss / static_cast<double>(micro_steps_)).backward();
       loss_sum += loss.item<double>();
     }
-    // Ranks must stop after the same step, so a signal to one travels with the loss.
-    const double stop = stop_ && stop_->is_made() ? 1 : 0;
-    const at::Tensor total = torch::tensor({loss_sum, stop}, torch::kDouble);
-    world_.communicator().all_reduce(total, {.name = "loss"});
-    must_stop_ = total[1].item<double>() > 0;
+    PendingMean mean_loss =
+        mean_over_ranks(world_, loss_sum / static_cast<double>(micro_steps_), 1.0, "loss");
+    std::optional<PendingMean> stopped;
+    if (stop_) {  // ranks must stop after the same step, so a signal to one concerns all
+      stopped.emplace(mean_over_ranks(world_, stop_->is_made() ? 1.0 : 0.0, 1.0, "stop"));
+    }
 
     detail::StepReport report{.step = step + 1, .lr = schedule_.at(step)};
-    report.loss = total[0].item<double>() / static_cast<double>(world_.size() * micro_steps_);
     report.grad_norm =
         config_.clip > 0 ? clip_grad_norm_(sharded_, config_.clip) : grad_norm(sharded_);
+    report.loss = mean_loss.get();
+    must_stop_ = stopped && stopped->get() > 0;
     optimizer_->step(report.lr);
     sharded_.zero_grad();
     report.tokens_per_s =

@@ -88,7 +88,7 @@ TEST(CheckpointFaultTest, Fault109_ShapesThatWouldBroadcastAreRefused) {
   }
 }
 
-TEST(CheckpointFaultTest, AScalarAndATensorWithoutElementsComeBackAsTheyWere) {
+TEST(CheckpointFaultTest, Fault062_AScalarAndATensorWithoutElementsComeBackAsTheyWere) {
   const TemporaryDirectory directory;
   run_threads(3, [&](World world) {
     save(shard({{"none", {0, 3}}, {"scalar", {}}, {"w", {2}}}, world), directory.path(), 1);

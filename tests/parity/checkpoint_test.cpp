@@ -182,6 +182,24 @@ TEST(CheckpointTest, Fault098_OtherUnitsAndAlignmentHoldTheSameBits) {
   }
 }
 
+TEST(CheckpointTest, WeightsInSharedMemoryAreLoadedInStep) {
+  const TemporaryDirectory directory;
+  run_threads(3, [&](World world) {
+    Options options = test_options({});
+    options.poison_freed = false;
+    options.store = Store::kAliased;
+    CheckpointedRun whole(rows({1, 2, 6}), world, options, adam());  // some ranks hold nothing
+    whole.train(2);
+    whole.save(directory.path(), 2);
+    whole.train(2);
+    const Snapshot expected = whole.snapshot();
+    whole.train(1);
+    whole.load(directory.path());
+    whole.train(2);
+    expect_same_bits(whole.snapshot(), expected);
+  });
+}
+
 TEST(CheckpointTest, Fault059_RowsThatDoNotDivideReachTheFileWithoutPadding) {
   for (int ranks : {1, 2, 5, 8}) {
     const TemporaryDirectory directory;

@@ -131,11 +131,24 @@ Child start_copy(std::vector<std::string> environment, int inherited_socket) {
 
 /// Moves what the children wrote into the results until all have ended or the limit is reached.
 void supervise(std::vector<Child>& children, std::vector<ProcessResult>& results,
-               Milliseconds limit) {
+               const ProcessOptions& options) {
   const auto start = Clock::now();
   std::size_t running = children.size();
   bool killed = false;
+  std::optional<Disturbance> disturbance = options.disturbance;
+  std::optional<std::size_t> stopped;
   while (running > 0) {
+    if (disturbance && Clock::now() - start >= disturbance->after) {
+      const auto rank = static_cast<std::size_t>(disturbance->rank);
+      if (!children[rank].ended) {
+        ::kill(children[rank].pid, disturbance->signal);
+        stopped = disturbance->signal == SIGSTOP ? std::optional(rank) : std::nullopt;
+      }
+      disturbance.reset();
+    }
+    if (stopped && running == 1 && !children[*stopped].ended) {
+      ::kill(children[*stopped].pid, SIGKILL);
+    }
     std::vector<pollfd> descriptors;
     for (const Child& child : children) {
       descriptors.push_back({child.output, POLLIN, 0});
@@ -163,7 +176,7 @@ void supervise(std::vector<Child>& children, std::vector<ProcessResult>& results
         results[i].killed_by_test = killed;
       }
     }
-    if (!killed && Clock::now() - start > limit) {
+    if (!killed && Clock::now() - start > options.limit) {
       killed = true;
       for (const Child& child : children) {
         if (!child.ended) {
@@ -213,7 +226,7 @@ std::vector<ProcessResult> run_processes(int size, const std::string& name,
   }
   ::close(listener.descriptor);
   std::vector<ProcessResult> results(static_cast<std::size_t>(size));
-  supervise(children, results, options.limit);
+  supervise(children, results, options);
   return results;
 }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +21,17 @@ struct ProcessResult {
   bool killed_by_test = false;  ///< it was still running at the limit
 };
 
+/// A signal for one rank, so long after all have been started.
+struct Disturbance {
+  int rank = 0;
+  int signal = 0;
+  std::chrono::milliseconds after{};
+};
+
 struct ProcessOptions {
   std::chrono::milliseconds limit = std::chrono::seconds(50);
+  /// A rank that gets SIGSTOP is killed when all others have ended.
+  std::optional<Disturbance> disturbance = {};
   /// Set in every rank besides the variables that fsdp::init reads.
   std::vector<std::pair<std::string, std::string>> environment = {};
 };

@@ -115,6 +115,24 @@ class Communicator {
 
   /// How long any wait may last. Default: FSDP_TIMEOUT in seconds, else 5 minutes.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+
+  /// Makes a group usable again in which some ranks have failed and others have not: whatever is
+  /// under way on any rank ends with kPeerFailed, numbering starts anew, and Work objects from
+  /// before are void (destroy them before their buffers are used again). The n-th call of one rank
+  /// meets the n-th call of the others.
+  /// @collective all ranks; a process that has ended cannot take part
+  /// @blocks until all are here, at most as long as any wait
+  /// @throws Error kTimeout naming the ranks that did not come, kPeerFailed when they cannot
+  /// connect again, kUnsupported for `c10d`, whose backend belongs to the caller
+  virtual void recover() = 0;
+
+  /// How many times recover() has succeeded; equal on all ranks. What began in an earlier
+  /// generation must be dropped.
+  virtual std::uint64_t generation() const = 0;
+
+  /// Tells all ranks that this one has failed and why: waits that are under way on them, and all
+  /// collectives to come, throw kPeerFailed with the first text published until recover(). Local.
+  virtual void publish_failure(const std::string& text) noexcept = 0;
 };
 
 }  // namespace fsdp::comm

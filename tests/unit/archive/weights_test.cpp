@@ -2,6 +2,9 @@
 #include "fsdp/archive/weights.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -70,6 +73,48 @@ TEST_F(WeightsTest, NothingIsOverwrittenAndNothingHalfIsLeft) {
               HasSubstr("must be F32"));
   EXPECT_THROW(write_weights(WeightSource(run()), "/proc/nowhere/x.safetensors"), Error);
   EXPECT_FALSE(fs::exists(at("x.partial")));
+}
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define FSDP_TEST_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FSDP_TEST_SANITIZED
+#endif
+
+/// Lets this process take `bytes` of address space more than it has.
+void limit_more_memory(std::int64_t bytes) {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto limit = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + bytes);
+  const rlimit limits{.rlim_cur = limit, .rlim_max = limit};
+  ::setrlimit(RLIMIT_AS, &limits);
+}
+
+TEST_F(WeightsTest, Fault113_MergingAndConvertingTakeConstantMemory) {
+#ifdef FSDP_TEST_SANITIZED
+  GTEST_SKIP() << "a sanitizer takes address space of its own";
+#endif
+  // A file with holes: its 200 MB read as zeros and take no disk.
+  const auto layout = format::plan_safetensors({{"big", "F32", {50'000'000}}});
+  directory_.write("big.safetensors", layout.header);
+  fs::resize_file(at("big.safetensors"), static_cast<std::uintmax_t>(layout.file_bytes));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    limit_more_memory(32 << 20);
+    try {
+      write_weights(WeightSource(at("big.safetensors")), at("half"), {.dtype = "BF16"});
+      ::_exit(0);
+    } catch (const std::exception&) {
+      ::_exit(1);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(WeightSource(at("half")).find("big")->bytes, 100'000'000);
 }
 
 TEST_F(WeightsTest, DiffNamesEachDifference) {
