@@ -33,8 +33,8 @@ for ((round = 1; round <= rounds; ++round)); do
   rm -rf "${place:?}"/*
   OMP_NUM_THREADS=1 "$FSDP_BINARY" run -n 2 -- "$bench" run "$place/ours" >>"$results"
   rm -rf "${place:?}"/*
-  OMP_NUM_THREADS=1 "$FSDP_BINARY" run -n 2 -- "$python" "$root/bench/checkpoint/dcp.py" \
-    "$root/build/bench/checkpoint_shapes.json" "$place/dcp" >>"$results"
+  OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --standalone --nproc-per-node 2 \
+    "$root/bench/checkpoint/dcp.py" "$root/build/bench/checkpoint_shapes.json" "$place/dcp" >>"$results"
   rm -rf "${place:?}"/*
   run_dd "$bytes"
 done

@@ -117,6 +117,10 @@ void File::read(void* data, std::int64_t bytes, std::int64_t offset) const {
   }
 }
 
+void File::will_read(std::int64_t bytes, std::int64_t offset) const {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 void File::sync() {
   if (::fsync(descriptor_) != 0) {
     fail_io("sync", path_, size());

@@ -37,6 +37,8 @@ class File {
   void write(const void* data, std::int64_t bytes, std::int64_t offset);
   /// @throws Error kCorrupt when the file ends before
   void read(void* data, std::int64_t bytes, std::int64_t offset) const;
+  /// Asks the system to fetch a range that is read soon. A hint.
+  void will_read(std::int64_t bytes, std::int64_t offset) const;
   /// Returns when the disk has it.
   void sync();
   const std::string& path() const { return path_; }

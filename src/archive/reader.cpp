@@ -110,6 +110,11 @@ void Checkpoint::read(const Tensor& tensor, std::int64_t tensor_offset, std::int
   files_->open.at(tensor.file).read(dst, bytes, tensor.offset + tensor_offset);
 }
 
+void Checkpoint::will_read(const Tensor& tensor, std::int64_t tensor_offset,
+                           std::int64_t bytes) const {
+  files_->open.at(tensor.file).will_read(bytes, tensor.offset + tensor_offset);
+}
+
 void Checkpoint::read_head(const StoredFile& file, std::int64_t offset, std::int64_t bytes,
                            void* dst) const {
   FSDP_CHECK(offset >= 0 && bytes >= 0 && bytes <= file.head_bytes - offset,

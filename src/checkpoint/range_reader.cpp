@@ -24,6 +24,16 @@ ReadSum RangeReader::read(const archive::Tensor& stored, const Item& item) {
   return read_range(stored, item.begin, item.values);
 }
 
+std::int64_t RangeReader::will_read(const archive::Tensor& stored, const Item& item) const {
+  const bool is_slice = item.holding == Holding::kSlice;
+  const auto itemsize =
+      static_cast<std::int64_t>(c10::elementSize(dtype_of(stored.dtype, stored.name)));
+  const std::int64_t offset = is_slice ? item.begin * itemsize : 0;
+  const std::int64_t bytes = is_slice ? item.values.numel() * itemsize : stored.bytes;
+  checkpoint_.will_read(stored, offset, bytes);
+  return bytes;
+}
+
 /// Elements [begin, begin + dst.numel()) of `stored` into `dst`, 1-D and contiguous.
 ReadSum RangeReader::read_range(const archive::Tensor& stored, std::int64_t begin,
                                 const at::Tensor& dst) {

@@ -26,6 +26,9 @@ class RangeReader {
   /// file, straight into their memory.
   ReadSum read(const archive::Tensor& stored, const Item& item);
 
+  /// Asks the system to fetch what read() takes of it, and returns how many bytes those are.
+  std::int64_t will_read(const archive::Tensor& stored, const Item& item) const;
+
  private:
   ReadSum read_range(const archive::Tensor& stored, std::int64_t begin, const at::Tensor& dst);
   ReadSum read_permuted(const archive::Tensor& stored, const Item& item);

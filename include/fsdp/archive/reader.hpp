@@ -31,6 +31,8 @@ class Checkpoint {
   /// Reads `bytes` bytes from `tensor_offset` of a tensor of this index.
   /// @throws Error kInvalidArgument for a range outside of it; kIo, kCorrupt
   void read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes, void* dst) const;
+  /// Asks the system to fetch a range that read() takes soon. A hint: nothing is checked.
+  void will_read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes) const;
   /// Reads the first `bytes` bytes of a file. @throws as read()
   void read_head(const StoredFile& file, std::int64_t offset, std::int64_t bytes, void* dst) const;
 
