@@ -8,6 +8,7 @@ rounds=${1:-5}
 root=$(cd "$(dirname "$0")/.." && pwd)
 place=${2:-$root/build/bench/checkpoint}
 bench=$root/build/release/bin/bench_checkpoint
+program=$root/build/release/bin/fsdp
 python=$root/.venv/bin/python
 results=$root/build/bench/checkpoint.jsonl
 mkdir -p "$place"
@@ -31,7 +32,7 @@ bytes=$("$bench" bytes)
 for ((round = 1; round <= rounds; ++round)); do
   printf 'round %d of %d\n' "$round" "$rounds" >&2
   rm -rf "${place:?}"/*
-  OMP_NUM_THREADS=1 "$FSDP_BINARY" run -n 2 -- "$bench" run "$place/ours" >>"$results"
+  OMP_NUM_THREADS=1 "$program" run -n 2 -- "$bench" run "$place/ours" >>"$results"
   rm -rf "${place:?}"/*
   OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --standalone --nproc-per-node 2 \
     "$root/bench/checkpoint/dcp.py" "$root/build/bench/checkpoint_shapes.json" "$place/dcp" >>"$results"

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/interface_choice.hpp"
+#include "base/network.hpp"
 #include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
 #include "comm/rendezvous.hpp"
@@ -100,8 +101,9 @@ World init(const InitOptions& options) {
     communicator = meet_in_time(environment, options.transport, setup_timeout);
     communicator->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
-              environment.source, ") met at ", environment.master_addr, ":",
-              environment.master_port, ", transport ", communicator->transport());
+              environment.source, ") met at ",
+              base::endpoint_text(environment.master_addr, environment.master_port), ", transport ",
+              communicator->transport());
   }
   return World(std::move(communicator), environment.local_rank, environment.local_size);
 }

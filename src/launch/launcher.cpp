@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 #include "fsdp/base/error.hpp"
 #include "launch/descendants.hpp"
 #include "launch/guardian.hpp"
+#include "launch/own_process.hpp"
 #include "launch/rank_environment.hpp"
 #include "launch/rank_output.hpp"
 #include "launch/rank_process.hpp"
@@ -38,46 +38,6 @@ using detail::GuardianEvent;
 using detail::Milliseconds;
 using detail::StopSignals;
 
-/// Orphans come to this process while it lives, should the guardian be killed.
-class SubReaper {
- public:
-  SubReaper() {
-    ::prctl(PR_GET_CHILD_SUBREAPER, &before_);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  }
-  SubReaper(const SubReaper&) = delete;
-  SubReaper& operator=(const SubReaper&) = delete;
-  ~SubReaper() { ::prctl(PR_SET_CHILD_SUBREAPER, before_); }
-
- private:
-  int before_ = 0;
-};
-
-/// A standard stream that is closed would be the next pipe.
-void open_standard_streams() {
-  for (int number = STDIN_FILENO; number <= STDERR_FILENO; ++number) {
-    if (::fcntl(number, F_GETFD) < 0) {
-      ::open("/dev/null", O_RDWR);  // takes the lowest number that is free: this one
-    }
-  }
-}
-
-/// Makes room for the pipes of all ranks. @returns the limit before, which the ranks get back
-std::optional<rlimit> raise_open_files(int ranks) {
-  constexpr rlim_t kOwn = 256;
-  constexpr rlim_t kEach = 8;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const rlimit before = limit;
-  const rlim_t needed = kOwn + kEach * static_cast<rlim_t>(ranks);
-  if (limit.rlim_cur >= needed) {
-    return std::nullopt;
-  }
-  limit.rlim_cur = std::min(limit.rlim_max, needed);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-  return before;
-}
-
 Descriptor listen_for_ranks(std::uint16_t port) {
   try {
     return base::listen_on("127.0.0.1", port);
@@ -85,11 +45,6 @@ Descriptor listen_for_ranks(std::uint16_t port) {
     fail(ErrorCode::kInvalidArgument, error.text(),
          ". Without --master-port a free port is chosen");
   }
-}
-
-/// A terminal that somebody else reads from, because this job runs in the background.
-bool is_foreign_terminal(int descriptor) {
-  return ::isatty(descriptor) != 0 && ::tcgetpgrp(descriptor) != ::getpgrp();
 }
 
 class Supervisor {
@@ -117,7 +72,7 @@ class Supervisor {
 
   const LaunchOptions& options_;
   const std::vector<pid_t> children_before_ = detail::list_children();
-  const SubReaper reaper_;
+  const detail::SubReaper reaper_;
   StopSignals signals_;
   detail::Terminal output_{STDOUT_FILENO, [this] { return is_over(); }};
   detail::Terminal error_{STDERR_FILENO, [this] { return is_over(); }};
@@ -143,7 +98,7 @@ bool Supervisor::is_over() const {
 
 void Supervisor::prepare() {
   const std::string program = detail::find_program(options_.command.front());
-  const std::optional<rlimit> open_files = raise_open_files(options_.ranks);
+  const std::optional<rlimit> open_files = detail::raise_open_files(options_.ranks);
   child_ends_.push_back(listen_for_ranks(options_.master_port));
   const int listener = child_ends_.back().get();
   child_ends_.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -168,7 +123,7 @@ void Supervisor::prepare() {
     command.environment = detail::make_environment(
         options_, number, {.port = base::port_of(listener), .socket = listener});
     command.inherited_socket = number == 0 ? listener : -1;
-    command.input = number == 0 && !is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
+    command.input = number == 0 && !detail::is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
     command.ignores_hangup = signals_.ignores_hangup();
     command.open_files = open_files;
     for (const int terminal : {STDOUT_FILENO, STDERR_FILENO}) {
@@ -307,7 +262,7 @@ int run(const LaunchOptions& options) {
   FSDP_CHECK(options.ranks >= 1, ErrorCode::kInvalidArgument, "cannot run ", options.ranks,
              " ranks, must be at least 1");
   FSDP_CHECK(!options.command.empty(), ErrorCode::kInvalidArgument, "there is no program to run");
-  open_standard_streams();
+  detail::open_standard_streams();
   return Supervisor(options).run();
 }
 

@@ -63,7 +63,7 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
         std::vector<std::string>{fsdp_program()} +
         tiny_training(directory_.path("text"), directory_.path("out")) +
         std::vector<std::string>{"--global-batch", "6", "--steps", "100", "--sample", "0"};
-    return run_processes(kRanks, name,
+    return run_processes(kRanks, "train",
                          [&](int) {
                            std::vector<char*> argv;
                            for (const std::string& argument : arguments) {
@@ -82,7 +82,8 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
 };
 
 TEST_P(KilledRank, Fault009_AllOthersEndInTimeAndNameIt) {
-  const auto [rank, signal, moment] = GetParam();
+  const int rank = std::get<0>(GetParam());
+  const int signal = std::get<1>(GetParam());
   std::mt19937 random(std::random_device{}());
   const milliseconds after(
       std::uniform_int_distribution<>(50, static_cast<int>(kWindow.count()))(random));
@@ -107,15 +108,17 @@ TEST_P(KilledRank, Fault009_AllOthersEndInTimeAndNameIt) {
   }
 }
 
+std::string name_of(const testing::TestParamInfo<std::tuple<int, int, int>>& tested) {
+  const auto& [rank, signal, moment] = tested.param;
+  return std::string(signal == SIGKILL ? "Dies" : "Stops") + std::to_string(rank) + "Moment" +
+         std::to_string(moment);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank,
                          testing::Combine(testing::Range(0, kRanks),
                                           testing::Values(SIGKILL, SIGSTOP),
                                           testing::Range(0, moments())),
-                         [](const auto& tested) {
-                           const auto [rank, signal, moment] = tested.param;
-                           return std::string(signal == SIGKILL ? "Dies" : "Stops") +
-                                  std::to_string(rank) + "Moment" + std::to_string(moment);
-                         });
+                         name_of);
 
 }  // namespace
 }  // namespace fsdp::test

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/network.hpp"
@@ -94,6 +96,37 @@ TEST(Setup, Fault132_WhoIsMissingIsSaidEarlyAndAtTheEnd) {
   }
 }
 
+TEST(Setup, Fault132_ASlowRankZeroIsWaitedForByName) {
+  // The port is open from the start: the launcher has opened it.
+  const auto ranks = test::run_processes(2, "slow", [](int rank) {
+    ::sleep(rank == 0 ? 4 : 0);
+    init();
+  });
+  EXPECT_EQ(ranks[0].exit_code, 0) << ranks[0].output;
+  EXPECT_EQ(ranks[1].exit_code, 0) << ranks[1].output;
+  EXPECT_THAT(ranks[1].output, HasSubstr("info: rank 1 of 2: waiting for rank 0 at 127.0.0.1:"));
+}
+
+TEST(Setup, Fault132_ARankZeroThatStandsStillIsNamed) {
+  const auto ranks =
+      test::run_processes(3, "still",
+                          [](int rank) {
+                            if (rank == 0) {
+                              std::thread([] {
+                                ::sleep(1);
+                                ::raise(SIGSTOP);
+                              }).detach();
+                            }
+                            if (rank != 2) {
+                              init();
+                            }
+                          },
+                          {.limit = seconds(9), .environment = {{"FSDP_SETUP_TIMEOUT", "3"}}});
+  EXPECT_TRUE(ranks[0].killed_by_test);
+  EXPECT_FALSE(ranks[1].killed_by_test) << ranks[1].output;
+  EXPECT_THAT(ranks[1].output, HasSubstr("[time-out] rank 1 of 3 got no answer of rank 0 at"));
+}
+
 TEST(Setup, Fault127_TwoRanksZeroAreAnErrorOnAll) {
   const auto ranks = test::run_processes(3, "twice",
                                          [](int rank) {
@@ -140,7 +173,7 @@ TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
       AllOf(HasSubstr("cannot listen on port " + port + ": Address already in use"),
             HasSubstr("it is held by process " + std::to_string(::getpid()) + " (setup_test)")));
   EXPECT_EQ(ranks[1].exit_code, 1);
-  EXPECT_THAT(ranks[1].output, HasSubstr("does not answer as the store of a job"));
+  EXPECT_THAT(ranks[1].output, HasSubstr("its port is open, but no store of a job answers"));
 }
 
 TEST(Setup, OptionsLimitTheMeetingAndTheWaitsAfterIt) {
