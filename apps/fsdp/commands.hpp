@@ -24,5 +24,6 @@ using Action = std::function<int()>;
 Action add_train(CLI::App& app, const Arguments& arguments);
 /// `after_dashes` is what stood behind "--", which the parser does not see.
 Action add_run(CLI::App& app, const Arguments& after_dashes);
+Action add_checkpoint(CLI::App& app);
 
 }  // namespace fsdp::apps

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
       "  fsdp train                             the default model on the default text, 2 ranks\n"
       "  fsdp train --data my.txt --steps 500   another text\n"
       "  fsdp run -n 4 ./my_program --its-flag  any program, as 4 ranks\n"
+      "  fsdp checkpoint ls runs/mine           what a run has saved\n"
       "\n"
       "Exit codes: 0 success, 1 failure, 2 bad input; run: that of the rank that failed first.");
   const Arguments arguments(argv + 1, argv + argc);
@@ -59,9 +60,10 @@ int main(int argc, char** argv) {
   char** const dashes = std::find(argv, argv + argc, std::string_view("--"));
   const Arguments after_dashes(std::min(dashes + 1, argv + argc), argv + argc);
   const Action run_program = add_run(app, after_dashes);
+  const Action use_checkpoint = add_checkpoint(app);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
-    if (app.got_subcommand("train") && !after_dashes.empty()) {
+    if (!app.got_subcommand("run") && !after_dashes.empty()) {
       return report("'" + after_dashes.front() + "' was not expected after --", kBadInput);
     }
   } catch (const CLI::ParseError& error) {
@@ -72,6 +74,9 @@ int main(int argc, char** argv) {
     const std::string problem =
         unknown_command ? "'" + arguments.front() + "' is not a command" : first_line(error.what());
     return report(problem + " (see fsdp --help, fsdp train --help)", kBadInput);
+  }
+  if (app.got_subcommand("checkpoint")) {
+    return run(use_checkpoint);
   }
   return run(app.got_subcommand("train") ? train : run_program);
 }

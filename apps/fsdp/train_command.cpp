@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -15,6 +17,10 @@ namespace fsdp::apps {
 namespace {
 
 constexpr int kDefaultRanks = 2;
+/// Ended by SIGTERM, as shells count it.
+constexpr int kStopped = 128 + SIGTERM;
+/// Between SIGTERM and SIGKILL, when there is a checkpoint to save.
+constexpr std::chrono::seconds kGraceForSaving{30};
 
 /// Flags as given; what decides the model is laid over the preset afterwards.
 struct TrainFlags {
@@ -95,6 +101,16 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   output->add_option("--log", config.log, "File for one JSON object a step");
   output->add_option("--out", config.out, "Directory for model.safetensors; \"\" saves nothing")
       ->capture_default_str();
+  output->add_option("--save", config.save,
+                     "Directory for checkpoints, from which --resume goes on");
+  output
+      ->add_option("--save-every", config.save_every,
+                   "Steps between checkpoints; 0: after the last step only")
+      ->capture_default_str();
+  output->add_option("--keep", config.keep, "Complete checkpoints that stay; 0: all")
+      ->capture_default_str();
+  output->add_flag("--resume", config.resume,
+                   "Go on from the newest complete checkpoint in --save; begin when there is none");
   output->add_option("--sample", config.sample, "Tokens to draw at the end")->capture_default_str();
   output->add_option("--prompt", config.prompt, "What the sample begins with")
       ->capture_default_str();
@@ -139,18 +155,20 @@ int train_here(const TrainFlags& flags) {
   FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
              "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
   try {
-    train::train(flags.config, world);
+    return train::train(flags.config, world).is_stopped ? kStopped : kSuccess;
   } catch (const std::exception& error) {
     // The peers would only see a closed connection.
     world.publish_failure(error.what());
     throw;
   }
-  return kSuccess;
 }
 
-int launch_ranks(const Arguments& arguments, int ranks) {
+int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks) {
   launch::LaunchOptions options;
   options.ranks = ranks;
+  if (!flags.config.save.empty()) {
+    options.grace = kGraceForSaving;
+  }
   options.command = {program_path()};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   return launch::run(options);
@@ -171,8 +189,10 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
       "  fsdp train --ranks 4 --global-batch 64 --batch 8      2 micro-steps a step\n"
       "  fsdp train --preset gpt2 --data tokens.bin --batch 1\n"
       "  fsdp run -n 2 fsdp train                              inside a job: joins it\n"
+      "  fsdp train --save runs/mine --save-every 100 --resume the same line starts and goes on\n"
       "\n"
-      "Exit codes: 0 success, 1 a rank failed, 2 bad input (nothing was started).");
+      "Exit codes: 0 success, 1 a rank failed, 2 bad input (nothing was started), 143 stopped by\n"
+      "SIGTERM (with --save: after a checkpoint).");
   return [flags, arguments] {
     resolve(*flags);
     if (!job_variable().empty()) {
@@ -180,7 +200,7 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
     }
     const int ranks = flags->ranks == 0 ? kDefaultRanks : flags->ranks;
     train::check(flags->config, ranks);
-    return ranks == 1 ? train_here(*flags) : launch_ranks(arguments, ranks);
+    return ranks == 1 ? train_here(*flags) : launch_ranks(*flags, arguments, ranks);
   };
 }
 

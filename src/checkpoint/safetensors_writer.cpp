@@ -1,87 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
+#include "archive/file.hpp"
+#include "checkpoint/items.hpp"
+#include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
 #include "fsdp/format/safetensors.hpp"
 
 namespace fsdp::checkpoint {
 
+using archive::detail::File;
+using archive::detail::OpenMode;
+using detail::dtype_name;
+using detail::together;
+
 namespace {
-
-std::string dtype_name(at::ScalarType dtype, const std::string& tensor) {
-  switch (dtype) {
-    case at::kFloat: return "F32";
-    case at::kDouble: return "F64";
-    case at::kHalf: return "F16";
-    case at::kBFloat16: return "BF16";
-    case at::kLong: return "I64";
-    case at::kInt: return "I32";
-    case at::kShort: return "I16";
-    case at::kChar: return "I8";
-    case at::kByte: return "U8";
-    case at::kBool: return "BOOL";
-    default:
-      fail(ErrorCode::kUnsupported, "[save_safetensors] \"", tensor, "\" is ", c10::toString(dtype),
-           ", which safetensors files do not know");
-  }
-}
-
-/// An open file that knows its path.
-class File {
- public:
-  File(std::string path, int flags) : path_(std::move(path)) {
-    descriptor_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0644);
-    check(descriptor_ >= 0, "open");
-  }
-  ~File() {
-    if (descriptor_ >= 0) {
-      ::close(descriptor_);
-    }
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  void resize(std::int64_t bytes) { check(::ftruncate(descriptor_, bytes) == 0, "resize"); }
-
-  void write(const void* data, std::int64_t bytes, std::int64_t offset) {
-    const char* next = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t written = ::pwrite(descriptor_, next, static_cast<std::size_t>(bytes), offset);
-      if (written < 0 && errno == EINTR) {
-        continue;
-      }
-      check(written > 0, "write");
-      next += written;
-      offset += written;
-      bytes -= written;
-    }
-  }
-
-  void sync() { check(::fsync(descriptor_) == 0, "sync"); }
-
- private:
-  void check(bool is_fine, const char* what) const {
-    FSDP_CHECK(is_fine, ErrorCode::kIo, "[save_safetensors] cannot ", what, " \"", path_,
-               "\": ", std::strerror(errno));
-  }
-
-  std::string path_;
-  int descriptor_ = -1;
-};
 
 /// Removes a file that a save did not get to rename: on a full disk it would stand in the way of
 /// the next save.
@@ -99,29 +41,6 @@ class Leftover {
  private:
   std::string path_;
 };
-
-/// Runs a phase on every rank; if it fails anywhere, every rank throws the first failing rank's
-/// error. @collective all ranks
-template <class Phase>
-void together(const World& world, const std::string& name, Phase&& phase) {
-  constexpr std::int64_t kTextBytes = 512;
-  at::Tensor own = at::zeros({kTextBytes}, at::kByte);
-  char* text = static_cast<char*>(own.data_ptr());
-  try {
-    phase();
-  } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    const std::string what = known != nullptr ? known->text() : error.what();
-    std::strncpy(text, what.c_str(), kTextBytes - 1);
-  }
-  comm::Communicator& communicator = world.communicator();
-  at::Tensor all = at::empty({kTextBytes * world.size()}, at::kByte);
-  communicator.all_gather(all, own, {.name = name})->wait();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const char* reported = static_cast<const char*>(all.data_ptr()) + kTextBytes * rank;
-    FSDP_CHECK(*reported == '\0', ErrorCode::kIo, "rank ", rank, ": ", reported);
-  }
-}
 
 }  // namespace
 
@@ -149,7 +68,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
       if (!parent.empty()) {
         std::filesystem::create_directories(parent);
       }
-      File file(partial, O_WRONLY | O_CREAT | O_TRUNC);
+      File file(partial, OpenMode::kCreate);
       file.resize(layout.file_bytes);
       file.write(layout.header.data(), static_cast<std::int64_t>(layout.header.size()), 0);
     }
@@ -167,7 +86,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
       }
     };
     std::optional<File> file;
-    attempt([&] { file.emplace(partial, O_WRONLY); });
+    attempt([&] { file.emplace(partial, OpenMode::kWrite); });
     const auto write = [&](const void* data, std::int64_t bytes, std::int64_t offset) {
       attempt([&] { file->write(data, bytes, offset); });
     };

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The reader: the only translation unit that parses JSON.
+/// The reader.
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <tuple>
 
+#include "format/checked_json.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
@@ -17,7 +16,9 @@
 namespace fsdp::format {
 namespace {
 
+using detail::as_size;
 using detail::byte_count;
+using detail::parse_object;
 using detail::shape_text;
 using nlohmann::ordered_json;
 
@@ -25,18 +26,6 @@ constexpr std::int64_t kLengthBytes = 8;
 /// The limit of the reference implementation (safetensors, MAX_HEADER_SIZE).
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr const char* kMetadataKey = "__metadata__";
-
-std::int64_t as_integer(const ordered_json& value, const std::string& path,
-                        const std::string& what) {
-  const bool fits = value.is_number_integer() &&
-                    (!value.is_number_unsigned() ||
-                     value.get<std::uint64_t>() <=
-                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) &&
-                    value.get<std::int64_t>() >= 0;
-  FSDP_CHECK(fits, ErrorCode::kCorrupt, "'", path, "': ", what, " is ", value.dump(),
-             ", expected an integer that is not negative");
-  return value.get<std::int64_t>();
-}
 
 StoredTensor parse_tensor(const std::string& path, const std::string& name,
                           const ordered_json& value, std::int64_t data_begin) {
@@ -54,10 +43,10 @@ StoredTensor parse_tensor(const std::string& path, const std::string& name,
   FSDP_CHECK(itemsize > 0, ErrorCode::kUnsupported, "'", path, "': ", where,
              " has the unknown dtype '", tensor.entry.dtype, "'");
   for (const auto& size : value["shape"]) {
-    tensor.entry.shape.push_back(as_integer(size, path, where + ": a size"));
+    tensor.entry.shape.push_back(as_size(size, path, where + ": a size"));
   }
-  const std::int64_t begin = as_integer(value["data_offsets"][0], path, where + ": its begin");
-  const std::int64_t end = as_integer(value["data_offsets"][1], path, where + ": its end");
+  const std::int64_t begin = as_size(value["data_offsets"][0], path, where + ": its begin");
+  const std::int64_t end = as_size(value["data_offsets"][1], path, where + ": its end");
   const auto bytes = byte_count(tensor.entry.shape, itemsize);
   FSDP_CHECK(bytes.has_value() && end >= begin && *bytes == end - begin, ErrorCode::kCorrupt, "'",
              path, "': ", where, " of ", tensor.entry.dtype, " ", shape_text(tensor.entry.shape),
@@ -69,35 +58,6 @@ StoredTensor parse_tensor(const std::string& path, const std::string& name,
   tensor.offset = data_begin + begin;
   tensor.bytes = *bytes;
   return tensor;
-}
-
-/// nlohmann keeps one of two equal keys without a word; this notices them.
-ordered_json parse_json(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> open_objects;
-  std::string duplicate;
-  const auto watch = [&](int, ordered_json::parse_event_t event, ordered_json& parsed) {
-    if (event == ordered_json::parse_event_t::object_start) {
-      open_objects.emplace_back();
-    } else if (event == ordered_json::parse_event_t::object_end) {
-      open_objects.pop_back();
-    } else if (event == ordered_json::parse_event_t::key &&
-               !open_objects.back().insert(parsed.get<std::string>()).second) {
-      duplicate = parsed.get<std::string>();
-    }
-    return true;
-  };
-  ordered_json header;
-  try {
-    header = ordered_json::parse(text, watch);
-  } catch (const ordered_json::parse_error& error) {
-    fail(ErrorCode::kCorrupt, "'", path, "': the header is not JSON: byte ",
-         error.byte + kLengthBytes, " of the file cannot be read");
-  }
-  FSDP_CHECK(duplicate.empty(), ErrorCode::kCorrupt, "'", path, "': the header has the name '",
-             duplicate, "' twice");
-  FSDP_CHECK(header.is_object(), ErrorCode::kCorrupt, "'", path,
-             "': the header is JSON but not an object");
-  return header;
 }
 
 void check_coverage(const std::string& path, const SafetensorsHeader& header,
@@ -123,34 +83,14 @@ void check_coverage(const std::string& path, const SafetensorsHeader& header,
 
 }  // namespace
 
-SafetensorsHeader read_safetensors_header(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
-             "' cannot be opened: ", std::strerror(errno));
+SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view json,
+                                           std::int64_t file_bytes) {
   SafetensorsHeader header;
-  header.file_bytes = static_cast<std::int64_t>(file.tellg());
-  FSDP_CHECK(header.file_bytes >= kLengthBytes, ErrorCode::kCorrupt, "'", path, "' has ",
-             header.file_bytes, " bytes, too few for a safetensors file");
-  file.seekg(0);
-  unsigned char prefix[kLengthBytes] = {};
-  file.read(reinterpret_cast<char*>(prefix), kLengthBytes);
-  FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
-  std::uint64_t length = 0;
-  for (int i = kLengthBytes - 1; i >= 0; --i) {
-    length = (length << 8) | prefix[i];
-  }
-  FSDP_CHECK(length <= static_cast<std::uint64_t>(header.file_bytes - kLengthBytes),
-             ErrorCode::kCorrupt, "'", path, "' claims a header of ", length, " bytes but has ",
-             header.file_bytes, " bytes in all: truncated, or not a safetensors file");
-  FSDP_CHECK(length <= kMaxHeaderBytes, ErrorCode::kCorrupt, "'", path, "' claims a header of ",
-             length, " bytes; the format allows ", kMaxHeaderBytes);
-  std::string text(static_cast<std::size_t>(length), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(length));
-  FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
-
-  const ordered_json json = parse_json(path, text);
-  const std::int64_t data_begin = kLengthBytes + static_cast<std::int64_t>(length);
-  for (const auto& [name, value] : json.items()) {
+  header.file_bytes = file_bytes;
+  const auto data_begin = kLengthBytes + static_cast<std::int64_t>(json.size());
+  header.head_bytes = data_begin;
+  const ordered_json parsed = parse_object(path, json, kLengthBytes);
+  for (const auto& [name, value] : parsed.items()) {
     if (name != kMetadataKey) {
       header.tensors.push_back(parse_tensor(path, name, value, data_begin));
       continue;
@@ -170,6 +110,32 @@ SafetensorsHeader read_safetensors_header(const std::string& path) {
             });
   check_coverage(path, header, data_begin);
   return header;
+}
+
+SafetensorsHeader read_safetensors_header(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
+             "' cannot be opened: ", std::strerror(errno));
+  const auto file_bytes = static_cast<std::int64_t>(file.tellg());
+  FSDP_CHECK(file_bytes >= kLengthBytes, ErrorCode::kCorrupt, "'", path, "' has ", file_bytes,
+             " bytes, too few for a safetensors file");
+  file.seekg(0);
+  unsigned char prefix[kLengthBytes] = {};
+  file.read(reinterpret_cast<char*>(prefix), kLengthBytes);
+  FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
+  std::uint64_t length = 0;
+  for (int i = kLengthBytes - 1; i >= 0; --i) {
+    length = (length << 8) | prefix[i];
+  }
+  FSDP_CHECK(length <= static_cast<std::uint64_t>(file_bytes - kLengthBytes), ErrorCode::kCorrupt,
+             "'", path, "' claims a header of ", length, " bytes but has ", file_bytes,
+             " bytes in all: truncated, or not a safetensors file");
+  FSDP_CHECK(length <= kMaxHeaderBytes, ErrorCode::kCorrupt, "'", path, "' claims a header of ",
+             length, " bytes; the format allows ", kMaxHeaderBytes);
+  std::string json(static_cast<std::size_t>(length), '\0');
+  file.read(json.data(), static_cast<std::streamsize>(length));
+  FSDP_CHECK(file.good(), ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
+  return parse_safetensors_header(path, json, file_bytes);
 }
 
 }  // namespace fsdp::format

@@ -54,4 +54,21 @@ void AdamW::step() {
                     /*maximize=*/false);
 }
 
+void AdamW::set_steps(std::int64_t steps) {
+  FSDP_CHECK(steps >= 0, ErrorCode::kInvalidArgument, "[AdamW] ", steps, " steps");
+  steps_ = steps;
+}
+
+AdamW::Moments AdamW::moments(const at::Tensor& shard) const {
+  const std::vector<at::Tensor> flats = sharded_.flat_shards();
+  for (std::size_t unit = 0; unit < flats.size(); ++unit) {
+    if (flats[unit].storage().is_alias_of(shard.storage())) {
+      const std::int64_t offset = shard.storage_offset() - flats[unit].storage_offset();
+      return {.first = first_moments_[unit].narrow(0, offset, shard.numel()),
+              .second = second_moments_[unit].narrow(0, offset, shard.numel())};
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "[AdamW] the tensor is no shard of this module");
+}
+
 }  // namespace fsdp::optim

@@ -99,6 +99,12 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   problems.check(config.sample == 0 || !config.prompt.empty(), "--prompt is empty");
   problems.check(config.prefetch >= 0 && config.prefetch <= 64, "--prefetch is ", config.prefetch,
                  ", must be 0 to 64");
+  not_negative("--save-every", static_cast<double>(config.save_every));
+  not_negative("--keep", config.keep);
+  problems.check(config.save_every == 0 || !config.save.empty(),
+                 "--save-every without --save DIR saves nothing");
+  problems.check(!config.resume || !config.save.empty(),
+                 "--resume needs --save DIR, where the checkpoints are");
   problems.check(
       config.transport == "auto" || config.transport == "gloo" || config.transport == "c10d",
       "--transport is '", config.transport, "', must be auto, gloo or c10d");
@@ -114,16 +120,24 @@ void check_data(const TrainConfig& config, Problems& problems) {
   });
 }
 
+/// Creates a directory, which must be one that can be written.
+void check_directory(const char* flag, const std::string& path, Problems& problems) {
+  if (path.empty()) {
+    return;
+  }
+  std::error_code error;
+  fs::create_directories(path, error);
+  // By way of the error code: a folder that may not be looked into is a problem, no exception.
+  std::error_code unknown;
+  problems.check(fs::is_directory(path, unknown) && ::access(path.c_str(), W_OK) == 0, flag, " '",
+                 path, "' is not a directory that can be written",
+                 error ? ": " + error.message() : "");
+}
+
 void check_outputs(const TrainConfig& config, Problems& problems) {
   std::error_code error;
-  if (!config.out.empty()) {
-    fs::create_directories(config.out, error);
-    // By way of the error code: a folder that may not be looked into is a problem, no exception.
-    std::error_code unknown;
-    problems.check(fs::is_directory(config.out, unknown) && ::access(config.out.c_str(), W_OK) == 0,
-                   "--out '", config.out, "' is not a directory that can be written",
-                   error ? ": " + error.message() : "");
-  }
+  check_directory("--out", config.out, problems);
+  check_directory("--save", config.save, problems);
   if (!config.log.empty()) {
     const fs::path parent = fs::absolute(config.log).parent_path();
     const bool exists = fs::exists(config.log, error);

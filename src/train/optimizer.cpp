@@ -20,6 +20,9 @@ class FusedAdamW : public Optimizer {
     optimizer_.options().lr = lr;
     optimizer_.step();
   }
+  std::unique_ptr<checkpoint::OptimizerState> state() override {
+    return checkpoint::state_of(optimizer_);
+  }
 
  private:
   optim::AdamW optimizer_;
@@ -28,7 +31,8 @@ class FusedAdamW : public Optimizer {
 class Sgd : public Optimizer {
  public:
   Sgd(const TrainConfig& config, const Sharded& sharded)
-      : optimizer_(sharded.parameters(),
+      : sharded_(sharded),
+        optimizer_(sharded.parameters(),
                    torch::optim::SGDOptions(config.lr).weight_decay(config.weight_decay)) {}
   void step(double lr) override {
     for (auto& group : optimizer_.param_groups()) {
@@ -36,8 +40,12 @@ class Sgd : public Optimizer {
     }
     optimizer_.step();
   }
+  std::unique_ptr<checkpoint::OptimizerState> state() override {
+    return checkpoint::state_of(optimizer_, sharded_);
+  }
 
  private:
+  Sharded sharded_;
   torch::optim::SGD optimizer_;
 };
 

@@ -26,8 +26,9 @@ std::string to_json(const StepReport& report);
 /// The log of a run: one line a step, on disk as soon as it is written.
 class RunLog {
  public:
-  /// Starts an empty log; with an empty path, none. @throws Error kIo
-  explicit RunLog(const std::string& path);
+  /// Starts a log; with an empty path, none. Of a log that is there, lines up to step
+  /// `steps_to_keep` stay. @throws Error kIo
+  explicit RunLog(const std::string& path, std::int64_t steps_to_keep = 0);
   void write(const StepReport& report);
 
  private:

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 
 #include "fsdp/base/error.hpp"
@@ -16,10 +17,12 @@
 #include "fsdp/optim/clip.hpp"
 #include "fsdp/train/schedule.hpp"
 #include "train/batches.hpp"
+#include "train/checkpoints.hpp"
 #include "train/evaluate.hpp"
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/run_log.hpp"
+#include "train/stop_request.hpp"
 #include "train/summary.hpp"
 
 namespace fsdp::train {
@@ -72,7 +75,7 @@ class Run {
                   .steps = config.steps},
         batch_(config.effective_batch(world.size())),
         micro_steps_(config.global_batch / (world.size() * batch_)),
-        log_(is_first() ? config.log : "") {
+        checkpoints_(config, sharded_, *optimizer_, sampler_) {
     // Dropout differs between ranks; nothing else draws numbers from here on.
     torch::manual_seed(config.seed + 1 + static_cast<std::uint64_t>(world.rank()));
   }
@@ -82,7 +85,24 @@ class Run {
     if (is_first()) {
       std::printf("%s\n", detail::summary(config_, corpus_, parts_, sharded_).c_str());
     }
+    if (checkpoints_.is_on()) {
+      stop_.emplace();
+    }
+    if (config_.resume) {
+      resume();
+    }
+    log_.emplace(is_first() ? config_.log : "", standing_.step);
     TrainResult result = steps();
+    stop_.reset();
+    if (result.is_stopped) {
+      result.seconds = seconds_since(begin);
+      if (is_first()) {
+        std::printf("\nstopped by SIGTERM, step %s is saved: --resume goes on from there\n",
+                    detail::format_count(result.steps).c_str());
+        std::fflush(stdout);
+      }
+      return result;
+    }
     if (!config_.out.empty()) {
       result.model_path = detail::save(config_, sharded_);
     }
@@ -109,19 +129,35 @@ class Run {
     return loss;
   }
 
+  void resume() {
+    const std::optional<detail::Standing> standing = checkpoints_.resume();
+    if (standing) {
+      FSDP_CHECK(standing->step <= config_.steps, ErrorCode::kInvalidArgument, "'", config_.save,
+                 "' is at step ", standing->step, ", beyond --steps ", config_.steps);
+      standing_ = *standing;
+    }
+    if (is_first()) {
+      const std::string at = "resumed  after step " + detail::format_count(standing_.step);
+      std::printf("%s\n\n", standing ? at.c_str() : "resumed  from nothing: no checkpoint yet");
+    }
+  }
+
   TrainResult steps() {
     // Only rank 0 shows anything; elsewhere the line goes nowhere.
     detail::Progress progress(stdout, config_.steps, detail::terminal_width(stdout));
-    TrainResult result{.steps = config_.steps};
-    for (std::int64_t step = 0; step < config_.steps; ++step) {
-      detail::StepReport report = one_step(step);
+    TrainResult result{.steps = config_.steps, .loss = standing_.loss};
+    if (standing_.step == config_.steps) {
+      result.validation_loss = evaluate(kFinalEvaluation);
+    }
+    while (standing_.step < config_.steps) {
+      detail::StepReport report = one_step(standing_.step);
       if (report.step == config_.steps) {
         report.validation_loss = result.validation_loss = evaluate(kFinalEvaluation);
       } else if (config_.eval_every > 0 && report.step % config_.eval_every == 0) {
         report.validation_loss = evaluate(1);
       }
       if (is_first()) {
-        log_.write(report);
+        log_->write(report);
         progress.show(report);
       }
       if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
@@ -131,6 +167,16 @@ class Run {
                                  "; a lower --lr or a longer --warmup may help");
       }
       result.loss = report.loss;
+      standing_ = {.step = report.step,
+                   .next_sample = standing_.next_sample + config_.global_batch,
+                   .loss = report.loss};
+      const bool is_last = report.step == config_.steps;
+      checkpoints_.save(standing_, is_last || must_stop_);
+      if (must_stop_ && !is_last) {
+        result.steps = report.step;
+        result.is_stopped = true;
+        return result;
+      }
     }
     return result;
   }
@@ -140,7 +186,7 @@ class Run {
     double loss_sum = 0;
     for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
       const auto batch = detail::load(corpus_, training_,
-                                      sampler_.micro_batch(step * config_.global_batch, micro,
+                                      sampler_.micro_batch(standing_.next_sample, micro,
                                                            {world_.rank(), world_.size()}, batch_));
       const at::Tensor loss = model_->forward(batch.tokens, batch.targets);
       (loss / static_cast<double>(micro_steps_)).backward();
@@ -148,11 +194,16 @@ class Run {
     }
     PendingMean mean_loss =
         mean_over_ranks(world_, loss_sum / static_cast<double>(micro_steps_), 1.0, "loss");
+    std::optional<PendingMean> stopped;
+    if (stop_) {  // ranks must stop after the same step, so a signal to one concerns all
+      stopped.emplace(mean_over_ranks(world_, stop_->is_made() ? 1.0 : 0.0, 1.0, "stop"));
+    }
 
     detail::StepReport report{.step = step + 1, .lr = schedule_.at(step)};
     report.grad_norm =
         config_.clip > 0 ? clip_grad_norm_(sharded_, config_.clip) : grad_norm(sharded_);
     report.loss = mean_loss.get();
+    must_stop_ = stopped && stopped->get() > 0;
     optimizer_->step(report.lr);
     sharded_.zero_grad();
     report.tokens_per_s =
@@ -185,7 +236,11 @@ class Run {
   std::unique_ptr<detail::Optimizer> optimizer_;
   Schedule schedule_;
   std::int64_t batch_, micro_steps_;
-  detail::RunLog log_;
+  detail::Checkpoints checkpoints_;
+  std::optional<detail::RunLog> log_;  ///< from the moment it is known where the run begins
+  std::optional<detail::StopRequest> stop_;
+  detail::Standing standing_;
+  bool must_stop_ = false;
 };
 
 }  // namespace

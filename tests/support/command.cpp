@@ -5,12 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
-
-#include "support/temporary_directory.hpp"
 
 namespace fsdp::test {
 namespace {
@@ -44,23 +43,43 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
-CommandResult run_command(const std::vector<std::string>& command,
-                          const std::vector<std::pair<std::string, std::string>>& variables) {
-  const TemporaryDirectory directory;
-  const std::string out = directory.path("out"), err = directory.path("err");
-  const pid_t child = ::fork();
-  if (child < 0) {
+RunningCommand::RunningCommand(const std::vector<std::string>& command,
+                               const std::vector<std::pair<std::string, std::string>>& variables)
+    : child_(::fork()) {
+  if (child_ < 0) {
     throw std::runtime_error("fork failed");
   }
-  if (child == 0) {
-    become(command, variables, out, err);
+  if (child_ == 0) {
+    become(command, variables, directory_.path("out"), directory_.path("err"));
   }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+}
+
+RunningCommand::~RunningCommand() {
+  if (!has_ended()) {
+    send(SIGKILL);
+    wait();
   }
-  return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-          .out = text_of(out),
-          .err = text_of(err)};
+}
+
+void RunningCommand::send(int signal) const { ::kill(child_, signal); }
+
+bool RunningCommand::has_ended() {
+  has_ended_ = has_ended_ || ::waitpid(child_, &status_, WNOHANG) == child_;
+  return has_ended_;
+}
+
+CommandResult RunningCommand::wait() {
+  while (!has_ended_) {
+    has_ended_ = ::waitpid(child_, &status_, 0) == child_ || errno != EINTR;
+  }
+  return {.code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_),
+          .out = text_of(directory_.path("out")),
+          .err = text_of(directory_.path("err"))};
+}
+
+CommandResult run_command(const std::vector<std::string>& command,
+                          const std::vector<std::pair<std::string, std::string>>& variables) {
+  return RunningCommand(command, variables).wait();
 }
 
 }  // namespace fsdp::test

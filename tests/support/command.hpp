@@ -2,9 +2,13 @@
 /// Runs a program as a person would and keeps what it said.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "support/temporary_directory.hpp"
 
 namespace fsdp::test {
 
@@ -18,5 +22,26 @@ struct CommandResult {
 /// Variables that would make it a rank of a job are removed.
 CommandResult run_command(const std::vector<std::string>& command,
                           const std::vector<std::pair<std::string, std::string>>& variables = {});
+
+/// A command that goes on while the test does something, such as killing it. Ends with SIGKILL at
+/// the latest when this is destroyed.
+class RunningCommand {
+ public:
+  RunningCommand(const std::vector<std::string>& command,
+                 const std::vector<std::pair<std::string, std::string>>& variables = {});
+  ~RunningCommand();
+  RunningCommand(const RunningCommand&) = delete;
+  RunningCommand& operator=(const RunningCommand&) = delete;
+
+  void send(int signal) const;
+  bool has_ended();
+  CommandResult wait();
+
+ private:
+  TemporaryDirectory directory_;
+  pid_t child_;
+  int status_ = 0;
+  bool has_ended_ = false;
+};
 
 }  // namespace fsdp::test

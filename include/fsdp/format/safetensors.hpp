@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fsdp::format {
@@ -44,6 +45,7 @@ struct StoredTensor {
 struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;  ///< in the order of their offsets
   std::map<std::string, std::string> metadata;
+  std::int64_t head_bytes = 0;  ///< the length and the JSON: where the tensors begin
   std::int64_t file_bytes = 0;
 };
 
@@ -53,6 +55,11 @@ struct SafetensorsHeader {
 /// leave holes, when a range does not fit its shape, when the JSON is broken; kUnsupported for a
 /// dtype that safetensors does not know.
 SafetensorsHeader read_safetensors_header(const std::string& path);
+
+/// The same for a header that has been read: `json` without its 8-byte length, of a file of
+/// `file_bytes` bytes that errors call `path`.
+SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view json,
+                                           std::int64_t file_bytes);
 
 /// Bytes of one element of a safetensors dtype; 0 for an unknown name.
 std::int64_t element_bytes(const std::string& dtype);

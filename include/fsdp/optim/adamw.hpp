@@ -40,6 +40,17 @@ class AdamW {
   AdamWOptions& options() { return options_; }
   /// Steps taken so far; advances on every rank, also where a shard is empty.
   std::int64_t steps() const { return steps_; }
+  /// For resuming. @throws Error kInvalidArgument for a negative number
+  void set_steps(std::int64_t steps);
+
+  /// Views of one parameter's moments, of its shard's size.
+  struct Moments {
+    at::Tensor first;
+    at::Tensor second;
+  };
+  /// `shard` is one of Sharded::parameters(). @throws Error kInvalidArgument for another tensor
+  Moments moments(const at::Tensor& shard) const;
+  const Sharded& sharded() const { return sharded_; }
 
  private:
   Sharded sharded_;

@@ -46,6 +46,11 @@ struct TrainConfig {
   std::int64_t sample = 400;       ///< tokens drawn at the end
   std::string prompt = "In the beginning ";
 
+  std::string save;             ///< directory of checkpoints; empty: none are saved
+  std::int64_t save_every = 0;  ///< steps between checkpoints; 0: only at the end
+  int keep = 2;                 ///< complete checkpoints that stay; 0: all
+  bool resume = false;          ///< go on from the newest in `save`, if there is one
+
   int prefetch = 1;                ///< units gathered ahead of the one that computes
   bool keep_root = false;          ///< keep embeddings and head gathered during a step
   std::string transport = "auto";  ///< "auto", "gloo", "c10d"

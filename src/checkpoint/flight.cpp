@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/flight.hpp"
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::checkpoint::detail {
+namespace {
+
+/// How often rank 0 looks for receipts.
+constexpr auto kPoll = std::chrono::milliseconds(2);
+/// How long a program that ends without wait() gives the other ranks.
+constexpr auto kPatience = std::chrono::seconds(10);
+
+}  // namespace
+
+Flight::Flight(FlightPlan plan)
+    : plan_(std::move(plan)),
+      is_written_(written_.get_future()),
+      is_committed_(committed_.get_future()),
+      thread_([this] { run(); }) {}
+
+Flight::~Flight() { give_up(); }
+
+void Flight::run() {
+  try {
+    const auto sums = archive::write_pieces(plan_.draft, plan_.index.tensors, plan_.pieces);
+    archive::write_receipt(plan_.draft, plan_.rank, sums);
+    written_.set_value();
+  } catch (...) {
+    written_.set_exception(std::current_exception());
+    committed_.set_exception(std::current_exception());
+    return;
+  }
+  try {
+    if (plan_.rank == 0) {
+      commit_when_all_have_written();
+    }
+    committed_.set_value();
+  } catch (...) {
+    committed_.set_exception(std::current_exception());
+  }
+}
+
+void Flight::commit_when_all_have_written() {
+  std::optional<std::vector<archive::PieceSum>> sums;
+  while (!(sums = archive::read_receipts(plan_.draft, plan_.ranks))) {
+    FSDP_CHECK(!is_given_up_, ErrorCode::kPeerFailed, "'", plan_.draft.path(),
+               "' was given up: not all ranks have written");
+    std::this_thread::sleep_for(kPoll);
+  }
+  archive::commit_draft(plan_.draft, std::move(plan_.index), std::move(*sums), plan_.commit);
+}
+
+void Flight::wait_written() { is_written_.get(); }
+
+void Flight::wait_committed() {
+  is_committed_.get();
+  thread_.join();
+}
+
+void Flight::give_up() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  is_given_up_ = true;
+  thread_.join();
+  if (plan_.rank == 0) {
+    archive::abandon_draft(plan_.draft);
+  }
+}
+
+std::string Flight::end_alone() {
+  if (is_committed_.valid() && is_committed_.wait_for(kPatience) != std::future_status::ready) {
+    is_given_up_ = true;
+  }
+  try {
+    wait_committed();
+  } catch (const std::exception& error) {
+    give_up();
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace fsdp::checkpoint::detail

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/// A save between its snapshot and its commit: one thread a rank, which never throws.
+#pragma once
+
+#include <atomic>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fsdp/archive/commit.hpp"
+#include "fsdp/archive/draft.hpp"
+
+namespace fsdp::checkpoint::detail {
+
+struct FlightPlan {
+  archive::Draft draft;
+  int rank = 0;
+  int ranks = 1;
+  archive::Index index;
+  std::vector<archive::Piece> pieces;
+  archive::CommitOptions commit;
+};
+
+/// Writes this rank's pieces; on rank 0 also commits when all ranks' receipts are there.
+///
+/// *Thread safety*: one thread uses it.
+class Flight {
+ public:
+  explicit Flight(FlightPlan plan);
+  /// Gives up what has not ended.
+  ~Flight();
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
+  /// Returns when this rank has written and synced all its pieces. @throws what went wrong
+  void wait_written();
+  /// On rank 0: returns when the checkpoint is complete. Elsewhere: at once. @throws likewise
+  void wait_committed();
+  /// Some rank cannot write: rank 0 stops waiting for it and removes the draft.
+  void give_up();
+  /// Ends without the other ranks, which may be gone: rank 0 waits a while for their receipts.
+  /// Returns what went wrong, empty when nothing did.
+  std::string end_alone();
+
+ private:
+  void run();
+  void commit_when_all_have_written();
+
+  FlightPlan plan_;
+  std::atomic<bool> is_given_up_ = false;
+  std::promise<void> written_, committed_;
+  std::future<void> is_written_, is_committed_;
+  std::thread thread_;
+};
+
+}  // namespace fsdp::checkpoint::detail

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/loader.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "checkpoint/items.hpp"
+#include "checkpoint/matching.hpp"
+#include "checkpoint/range_reader.hpp"
+#include "checkpoint/together.hpp"
+#include "fsdp/archive/checksum.hpp"
+#include "fsdp/archive/listing.hpp"
+#include "fsdp/archive/reader.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
+#include "fsdp/comm/communicator.hpp"
+
+namespace fsdp::checkpoint {
+
+using archive::Section;
+using detail::Holding;
+using detail::Item;
+using detail::Match;
+using detail::ReadSum;
+
+namespace {
+
+/// Reads this rank's part of every match. The system fetches ahead: a rank's ranges lie apart, and
+/// a disk that learns of them one by one stands still in between.
+std::vector<ReadSum> read_all(const archive::Checkpoint& checkpoint,
+                              const std::vector<Match>& matches, bool verify) {
+  constexpr std::int64_t kAheadBytes = std::int64_t{64} << 20;
+  detail::RangeReader reader(checkpoint, verify);
+  std::vector<ReadSum> sums;
+  std::int64_t announced_bytes = 0, read_bytes = 0;
+  auto next = matches.begin();
+  for (const Match& match : matches) {
+    while (next != matches.end() && announced_bytes - read_bytes < kAheadBytes) {
+      announced_bytes += reader.will_read(*next->stored, *next->item);
+      ++next;
+    }
+    sums.push_back(reader.read(*match.stored, *match.item));
+    read_bytes += sums.back().bytes;
+  }
+  return sums;
+}
+
+/// Compares each tensor's sum: a whole one by itself, slices joined in the order of their ranks.
+void check_sums(const World& world, const archive::Checkpoint& checkpoint,
+                const std::vector<Match>& matches, const std::vector<ReadSum>& sums) {
+  const auto count = std::ssize(matches);
+  const at::Tensor own = at::empty({2 * count}, at::kLong);
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    const ReadSum& sum = sums[static_cast<std::size_t>(i)];
+    own.data_ptr<std::int64_t>()[2 * i] = sum.crc32;
+    own.data_ptr<std::int64_t>()[2 * i + 1] = sum.bytes;
+  }
+  const at::Tensor all = at::empty({2 * count * world.size()}, at::kLong);
+  world.communicator().all_gather(all, own, {.name = "checkpoint: sums"})->wait();
+  const auto* of_all = all.const_data_ptr<std::int64_t>();
+  std::string damaged;
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    const Match& match = matches[static_cast<std::size_t>(i)];
+    const int ranks = match.item->holding == Holding::kSlice ? world.size() : 1;
+    std::uint32_t sum = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto* of_rank = of_all + 2 * (count * rank + i);
+      sum = archive::crc32_joined(sum, static_cast<std::uint32_t>(of_rank[0]), of_rank[1]);
+    }
+    if (sum != match.stored->crc32) {
+      damaged += "; '" + match.stored->name + "' in " + match.stored->file + " has the sum " +
+                 archive::crc32_text(sum) + ", the index says " +
+                 archive::crc32_text(match.stored->crc32);
+    }
+  }
+  FSDP_CHECK(damaged.empty(), ErrorCode::kCorrupt, "'", checkpoint.path(),
+             "' is damaged, load an older one", damaged);
+}
+
+/// Tells the engine, on every rank alike, that its shards are about to be written: with memory that
+/// ranks share, the first write waits for all ranks, whether their parts are empty or not.
+void announce_writes(Sharded& sharded) {
+  sharded.reshard();
+  for (const at::Tensor& shard : sharded.parameters()) {
+    shard.narrow(0, 0, 0).zero_();
+  }
+}
+
+/// This rank's stream: its own at the world size that saved, else one that follows from the first.
+at::Tensor stream_of(const archive::Checkpoint& checkpoint, const World& world) {
+  const archive::Index& index = checkpoint.index();
+  const archive::Tensor* first = index.find(Section::kState, "rng.cpu.0");
+  if (first == nullptr) {
+    return {};
+  }
+  const auto name = [](int rank) { return "rng.cpu." + std::to_string(rank); };
+  const bool same_size = index.find(Section::kState, name(world.size() - 1)) != nullptr &&
+                         index.find(Section::kState, name(world.size())) == nullptr;
+  const archive::Tensor& stored =
+      same_size ? *index.find(Section::kState, name(world.rank())) : *first;
+  at::Tensor state = at::empty({stored.bytes}, at::kByte);
+  checkpoint.read(stored, 0, stored.bytes, state.data_ptr());
+  const std::uint32_t sum =
+      archive::crc32(state.const_data_ptr(), static_cast<std::size_t>(stored.bytes));
+  FSDP_CHECK(sum == stored.crc32, ErrorCode::kCorrupt, "'", checkpoint.path(), "': '", stored.name,
+             "' has the sum ", archive::crc32_text(sum), ", the index says ",
+             archive::crc32_text(stored.crc32));
+  if (same_size) {
+    return state;
+  }
+  const std::int64_t circumstances[] = {index.step, world.rank(), world.size()};
+  const std::uint32_t high = archive::crc32(circumstances, sizeof circumstances, sum);
+  return at::detail::createCPUGenerator(std::uint64_t{high} << 32 | sum).get_state();
+}
+
+void load_optimizer_values(OptimizerState& optimizer, const archive::Index& index,
+                           const LoadOptions& options) {
+  optimizer.set_steps(index.steps);
+  if (!options.optimizer_options) {
+    return;
+  }
+  constexpr std::string_view kGroup = "optimizer.group.";
+  std::map<std::string, archive::Values> groups;
+  for (const auto& [section, values] : index.values) {
+    if (section.starts_with(kGroup)) {
+      groups[section.substr(kGroup.size())] = values;
+    }
+  }
+  optimizer.set_options(groups);
+}
+
+/// State that is stored must have room here: LibTorch's optimizers make theirs in the first step.
+void allocate_state(OptimizerState& optimizer, const archive::Index& index,
+                    const std::vector<NamedShard>& parameters) {
+  std::vector<std::string> names;
+  for (const NamedShard& parameter : parameters) {
+    const auto has_state = [&](const std::string& name) {
+      return std::any_of(
+          index.tensors.begin(), index.tensors.end(), [&](const archive::Tensor& tensor) {
+            return tensor.section == Section::kOptimizer && tensor.name.starts_with(name + ".");
+          });
+    };
+    if (has_state(parameter.name) ||
+        std::any_of(parameter.aliases.begin(), parameter.aliases.end(), has_state)) {
+      names.push_back(parameter.name);
+    }
+  }
+  optimizer.allocate(names);
+}
+
+std::string resolve(const std::string& path, const World& world) {
+  std::string resolved;
+  detail::together(world, "checkpoint: find", [&] {
+    if (world.rank() != 0) {
+      return;
+    }
+    resolved = archive::resolve_checkpoint(path);
+    if (resolved != path) {
+      for (const auto& skipped : archive::latest_checkpoint(path).skipped) {
+        base::log(base::LogLevel::kWarn, "'", skipped.path,
+                  "' is incomplete and skipped: ", skipped.problem);
+      }
+    }
+  });
+  return detail::broadcast_text(world, resolved, "checkpoint: path");
+}
+
+}  // namespace
+
+LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optimizer,
+                const LoadOptions& options) {
+  const c10::NoGradGuard no_grad;
+  const World world = sharded.world();
+  LoadReport report{.path = resolve(path, world)};
+  std::optional<archive::Checkpoint> checkpoint;
+  std::vector<Item> items;
+  std::vector<Match> matches;
+  detail::together(world, "checkpoint: open", [&] {
+    checkpoint.emplace(report.path);
+    if (optimizer != nullptr) {
+      allocate_state(*optimizer, checkpoint->index(), sharded.named_parameters());
+    }
+    items = detail::items_of(sharded, optimizer);
+    matches = detail::match(items, checkpoint->index(), optimizer != nullptr, report);
+    if (options.strict) {
+      detail::require_all(report);
+    }
+  });
+  announce_writes(sharded);
+  std::vector<ReadSum> sums;
+  detail::together(world, "checkpoint: read", [&] {
+    sums = read_all(*checkpoint, matches, options.verify);
+    report.rng = stream_of(*checkpoint, world);
+    if (optimizer != nullptr) {
+      load_optimizer_values(*optimizer, checkpoint->index(), options);
+    }
+  });
+  if (options.verify) {
+    check_sums(world, *checkpoint, matches, sums);
+  }
+  report.step = checkpoint->index().step;
+  report.values = checkpoint->index().values;
+  report.entries =
+      std::ssize(matches) + (optimizer != nullptr ? std::ssize(checkpoint->index().steps) : 0);
+  return report;
+}
+
+at::Tensor rng_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_rng_state(const at::Tensor& state) {
+  if (state.defined()) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
+}  // namespace fsdp::checkpoint

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/checkpoints.hpp"
+
+#include <ATen/ops/full.h>
+
+#include <charconv>
+#include <utility>
+
+#include "fsdp/archive/listing.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
+#include "fsdp/checkpoint/loader.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/models/gpt_config.hpp"
+
+namespace fsdp::train::detail {
+namespace {
+
+archive::Values config_values(const TrainConfig& config) {
+  return {{"layers", config.model.layers},
+          {"width", config.model.width},
+          {"heads", config.model.heads},
+          {"vocab", config.model.vocab},
+          {"context", config.model.context},
+          {"tied", config.model.tied},
+          {"dropout", config.model.dropout},
+          {"dtype", std::string(to_string(config.dtype))},
+          {"optimizer", std::string(to_string(config.optimizer))},
+          {"sequence", config.sequence},
+          {"global_batch", config.global_batch},
+          {"clip", config.clip}};
+}
+
+template <class T>
+T value(const checkpoint::LoadReport& report, const std::string& section, const std::string& key) {
+  const auto values = report.values.find(section);
+  const auto found =
+      values == report.values.end() ? archive::Values::const_iterator() : values->second.find(key);
+  const T* held = values != report.values.end() && found != values->second.end()
+                      ? std::get_if<T>(&found->second)
+                      : nullptr;
+  FSDP_CHECK(held != nullptr, ErrorCode::kMismatch, "'", report.path, "' has no ", section, ".",
+             key, ": fsdp train did not write it; load its weights with the library instead");
+  return *held;
+}
+
+std::uint64_t parse_seed(const std::string& text, const std::string& path) {
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  FSDP_CHECK(error == std::errc() && end == text.data() + text.size(), ErrorCode::kCorrupt, "'",
+             path, "': data.seed is '", text, "'");
+  return seed;
+}
+
+/// Whether rank 0 sees a complete checkpoint. @collective all ranks
+bool has_checkpoint(const std::string& directory, const World& world) {
+  const at::Tensor found = at::full({1}, std::int64_t{0}, at::kLong);
+  if (world.rank() == 0) {
+    *found.data_ptr<std::int64_t>() = archive::latest_checkpoint(directory).found ? 1 : 0;
+  }
+  world.communicator().broadcast(found, 0, {.name = "resume"})->wait();
+  return *found.const_data_ptr<std::int64_t>() != 0;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const TrainConfig& config, const Sharded& sharded, Optimizer& optimizer,
+                         const data::Sampler& sampler)
+    : config_(config), sharded_(sharded), optimizer_(optimizer), sampler_(sampler) {
+  if (!config.save.empty()) {
+    saver_ = std::make_unique<checkpoint::Saver>(config.save, sharded, optimizer.state(),
+                                                 checkpoint::SaverOptions{.keep = config.keep});
+  }
+}
+
+std::optional<Standing> Checkpoints::resume() {
+  if (!has_checkpoint(config_.save, sharded_.world())) {
+    return std::nullopt;
+  }
+  const auto state = optimizer_.state();
+  // The options come from the command line, like everything else of a run.
+  const checkpoint::LoadReport report =
+      checkpoint::load(config_.save, sharded_, state.get(), {.optimizer_options = false});
+  checkpoint::set_rng_state(report.rng);
+  saved_step_ = report.step;
+  return Standing{.step = report.step,
+                  .next_sample = sampler_.resume(
+                      {.seed = parse_seed(value<std::string>(report, "data", "seed"), report.path),
+                       .windows = value<std::int64_t>(report, "data", "windows"),
+                       .next_sample = value<std::int64_t>(report, "data", "next_sample")}),
+                  .loss = value<double>(report, "progress", "loss")};
+}
+
+checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
+  const data::SamplerState data = sampler_.state(standing.next_sample);
+  return {
+      .values = {{"config", config_values(config_)},
+                 {"data",
+                  {{"seed", std::to_string(data.seed)},
+                   {"windows", data.windows},
+                   {"next_sample", data.next_sample}}},
+                 {"progress", {{"loss", standing.loss}}},
+                 {"schedule",
+                  {{"lr", config_.lr},
+                   {"min_lr", config_.effective_min_lr()},
+                   {"warmup", config_.effective_warmup()},
+                   {"steps", config_.steps},
+                   {"position", standing.step}}}},
+      .rng = checkpoint::rng_state(),
+      .documents = {{"config.json", models::config_json(config_.model, to_string(config_.dtype))}}};
+}
+
+void Checkpoints::save_at_once(const Standing& standing, bool now) {
+  if (saved_step_ != standing.step) {
+    saver_->save(standing.step, run_state(standing));
+    saved_step_ = standing.step;
+  }
+  if (now) {
+    saver_->wait();
+  }
+}
+
+void Checkpoints::save(const Standing& standing, bool now) {
+  const bool is_turn = config_.save_every > 0 && standing.step % config_.save_every == 0;
+  if (!is_on() || (!is_turn && !now)) {
+    return;
+  }
+  // The first attempt may throw what became of the save before, and this one deserves its own.
+  for (int attempts_left = 1; attempts_left >= 0; --attempts_left) {
+    try {
+      save_at_once(standing, now);
+      return;
+    } catch (const Error& error) {
+      const bool is_disk = error.code() == ErrorCode::kIo || error.code() == ErrorCode::kNotFound;
+      if (!is_disk || (now && attempts_left == 0)) {
+        throw;
+      }
+      saved_step_ = -1;
+      if (sharded_.world().rank() == 0) {
+        base::log(base::LogLevel::kWarn,
+                  "a checkpoint was not saved, training goes on: ", error.text());
+      }
+    }
+  }
+}
+
+}  // namespace fsdp::train::detail

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "fsdp/checkpoint/saver.hpp"
+#include "fsdp/data/sampler.hpp"
+#include "fsdp/train/config.hpp"
+#include "train/optimizer.hpp"
+
+namespace fsdp::train::detail {
+
+/// Where a run stands after some of its steps.
+struct Standing {
+  std::int64_t step = 0;         ///< steps taken
+  std::int64_t next_sample = 0;  ///< of the sampler's stream
+  double loss = 0;               ///< of the last step
+};
+
+/// A run's checkpoints: when to save, what belongs into one, and how to go on.
+class Checkpoints {
+ public:
+  /// Nothing is saved when config.save is empty.
+  Checkpoints(const TrainConfig& config, const Sharded& sharded, Optimizer& optimizer,
+              const data::Sampler& sampler);
+
+  bool is_on() const { return saver_ != nullptr; }
+  const TrainConfig& config() const { return config_; }
+
+  /// Loads the newest complete checkpoint, also this rank's random numbers. Nothing when there is
+  /// none. @collective all ranks @throws Error as checkpoint::load(), and kMismatch for other data
+  /// or another seed
+  std::optional<Standing> resume();
+
+  /// Saves when the step's turn has come, or always when `now`; then it is on disk on return. A
+  /// disk that is full is a warning and no end of training, unless `now`: earlier checkpoints are
+  /// there, and the next turn tries again. @collective all ranks @throws Error
+  void save(const Standing& standing, bool now);
+
+ private:
+  void save_at_once(const Standing& standing, bool now);
+  checkpoint::RunState run_state(const Standing& standing) const;
+
+  TrainConfig config_;
+  Sharded sharded_;
+  Optimizer& optimizer_;
+  const data::Sampler& sampler_;
+  std::unique_ptr<checkpoint::Saver> saver_;
+  std::int64_t saved_step_ = -1;
+};
+
+}  // namespace fsdp::train::detail

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+/// `fsdp checkpoint` on what `fsdp train` saved, and Python on the same files.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "e2e/program.hpp"
+#include "fsdp/archive/listing.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace fsdp::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CheckpointCommandTest : public ::testing::Test {
+ protected:
+  CheckpointCommandTest() {
+    directory_.write("text", sample_text(20000));
+    const CommandResult trained =
+        run_fsdp({"train", "--preset", "tiny", "--data", at("text"), "--out", at("out"), "--sample",
+                  "0", "--global-batch", "8", "--steps", "4", "--save", at("run"), "--save-every",
+                  "2", "--eval-batches", "1"});
+    EXPECT_EQ(trained.code, 0) << trained.err;
+  }
+  std::string at(const std::string& name) const { return directory_.path(name); }
+
+  static CommandResult checkpoint(const std::vector<std::string>& arguments) {
+    return run_fsdp(std::vector<std::string>{"checkpoint"} + arguments);
+  }
+
+  fsdp::test::TemporaryDirectory directory_;
+};
+
+TEST_F(CheckpointCommandTest, ListsShowsAndVerifies) {
+  fs::create_directories(at("run/step-00000003"));
+  const CommandResult listed = checkpoint({"ls", at("run")});
+  EXPECT_EQ(listed.code, 0);
+  EXPECT_THAT(listed.out, AllOf(HasSubstr("step-00000002"), HasSubstr("step-00000004"),
+                                HasSubstr("step-00000003  incomplete")));
+  const CommandResult shown = checkpoint({"show", at("run"), "--tensors"});
+  EXPECT_EQ(shown.code, 0);
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("step       4"), HasSubstr("wte.weight"),
+                               HasSubstr("next_sample = 32"), HasSubstr("F32")));
+  EXPECT_EQ(checkpoint({"verify", at("run")}).code, 0);
+}
+
+TEST_F(CheckpointCommandTest, VerifyFindsOneFlippedByte) {
+  const std::string file = at("run/step-00000004/optimizer.safetensors");
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  stream.seekg(middle);
+  const char byte = static_cast<char>(stream.get() ^ 1);
+  stream.seekp(middle);
+  stream.put(byte);
+  stream.close();
+  const CommandResult result = checkpoint({"verify", at("run")});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("optimizer.safetensors': tensor '"),
+                                HasSubstr("the index says"), HasSubstr("damaged")));
+  EXPECT_EQ(checkpoint({"verify", at("run/step-00000002")}).code, 0);
+}
+
+TEST_F(CheckpointCommandTest, MergeSplitConvertAndDiffAgree) {
+  EXPECT_EQ(checkpoint({"merge", at("run"), at("one.safetensors")}).code, 0);
+  EXPECT_EQ(checkpoint({"diff", at("one.safetensors"), at("out")}).code, 0)
+      << "the model that the run saved at its end";
+  EXPECT_EQ(checkpoint({"split", at("run"), at("parts"), "--max-size", "50KB"}).code, 0);
+  EXPECT_TRUE(fs::exists(at("parts/model.safetensors.index.json")));
+  EXPECT_TRUE(fs::exists(at("parts/config.json")));
+  EXPECT_EQ(checkpoint({"diff", at("one.safetensors"), at("parts")}).code, 0);
+  EXPECT_EQ(checkpoint({"convert", at("run"), at("half"), "--dtype", "bfloat16"}).code, 0);
+  const CommandResult half = checkpoint({"diff", at("run"), at("half")});
+  EXPECT_EQ(half.code, 1);
+  EXPECT_THAT(half.out, HasSubstr("F32 [256, 32] against BF16 [256, 32]"));
+  const CommandResult steps =
+      checkpoint({"diff", at("run/step-00000002"), at("run/step-00000004")});
+  EXPECT_EQ(steps.code, 1);
+  EXPECT_THAT(steps.out, HasSubstr("step: 2 against 4"));
+  EXPECT_EQ(checkpoint({"merge", at("run"), at("one.safetensors")}).code, 2) << "it exists";
+}
+
+TEST_F(CheckpointCommandTest, Fault113_PythonOpensWeightsMomentsAndParts) {
+  const std::string python = python_with_safetensors();
+  if (python.empty()) {
+    GTEST_SKIP() << "no Python with safetensors and numpy";
+  }
+  EXPECT_EQ(checkpoint({"split", at("run"), at("parts"), "--max-size", "50KB"}).code, 0);
+  const std::string program = R"(
+import json, sys, numpy
+from safetensors.numpy import load_file
+run, parts, out = sys.argv[1:]
+weights = load_file(run + "/model.safetensors")
+index = json.load(open(run + "/checkpoint.json"))
+assert set(weights) == set(index["tensors"]["model"])
+for name, entry in index["tensors"]["model"].items():
+    assert list(weights[name].shape) == entry["shape"], name
+moments = load_file(run + "/optimizer.safetensors")
+assert all(moments[name + ".exp_avg"].shape == weights[name].shape for name in weights)
+assert all((moments[name + ".exp_avg_sq"] >= 0).all() for name in weights)
+assert index["steps"]["wte.weight"] == 4
+assert json.load(open(run + "/config.json"))["architectures"] == ["GPT2LMHeadModel"]
+files = json.load(open(parts + "/model.safetensors.index.json"))["weight_map"]
+merged = {}
+for file in sorted(set(files.values())):
+    merged.update(load_file(parts + "/" + file))
+final = load_file(out + "/model.safetensors")
+for name in final:
+    numpy.testing.assert_array_equal(merged[name], final[name])
+    numpy.testing.assert_array_equal(weights[name], final[name])
+print("opened", len(weights))
+)";
+  const CommandResult result =
+      run_command({python, "-c", program, at("run/step-00000004"), at("parts"), at("out")});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("opened 28"));
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+/// `fsdp train` that is killed and started again with the same line writes the log that it would
+/// have written without.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "e2e/program.hpp"
+#include "fsdp/archive/listing.hpp"
+#include "fsdp/archive/reader.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace fsdp::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Clock = std::chrono::steady_clock;
+
+class ResumeTest : public ::testing::Test {
+ protected:
+  ResumeTest() { directory_.write("text", sample_text(20000)); }
+
+  std::vector<std::string> training(const std::string& name,
+                                    const std::vector<std::string>& flags) const {
+    return std::vector<std::string>{"train",
+                                    "--preset",
+                                    "tiny",
+                                    "--data",
+                                    directory_.path("text"),
+                                    "--out",
+                                    "",
+                                    "--sample",
+                                    "0",
+                                    "--global-batch",
+                                    "12",
+                                    "--eval-batches",
+                                    "1",
+                                    "--eval-every",
+                                    "10",
+                                    "--log",
+                                    log(name)} +
+           flags;
+  }
+  std::string log(const std::string& name) const { return directory_.path(name + ".jsonl"); }
+  std::string saves(const std::string& name) const { return directory_.path(name); }
+
+  /// The same line as a person would repeat: it saves, and goes on from what is there.
+  std::vector<std::string> saving(const std::string& name,
+                                  const std::vector<std::string>& flags) const {
+    return training(name, flags + std::vector<std::string>{"--save", saves(name), "--resume"});
+  }
+
+  /// Waits until the log of a run that is under way has `lines` lines.
+  void await_lines(const std::string& name, std::size_t lines, RunningCommand& run) const {
+    const auto end = Clock::now() + std::chrono::seconds(40);
+    while (read_log(log(name)).size() < lines && !run.has_ended() && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  /// Two logs with the same numbers, bit for bit.
+  void expect_same(const std::string& name, const std::string& expected) const {
+    const auto ours = read_log(log(name)), whole = read_log(log(expected));
+    ASSERT_EQ(ours.size(), whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_EQ(ours[i].step, whole[i].step);
+      EXPECT_EQ(ours[i].loss, whole[i].loss) << "step " << i + 1;
+      EXPECT_EQ(ours[i].grad_norm, whole[i].grad_norm) << "step " << i + 1;
+      EXPECT_EQ(std::isnan(ours[i].validation_loss), std::isnan(whole[i].validation_loss));
+      if (!std::isnan(whole[i].validation_loss)) {
+        EXPECT_EQ(ours[i].validation_loss, whole[i].validation_loss) << "step " << i + 1;
+      }
+    }
+  }
+
+  fsdp::test::TemporaryDirectory directory_;
+};
+
+TEST_F(ResumeTest, Fault101_KilledAtAnyMomentItGoesOnToTheSameBits) {
+  const std::vector<std::string> flags = {"--steps", "80", "--dropout", "0.1"};
+  ASSERT_EQ(run_fsdp(training("whole", flags)).code, 0);
+  const auto every = saving("killed", flags + std::vector<std::string>{"--save-every", "3"});
+  std::mt19937 random(20240701);
+  std::size_t lines = 0;
+  for (int kill = 0; kill < 5; ++kill) {
+    RunningCommand run(std::vector<std::string>{fsdp_program()} + every,
+                       {{"OMP_NUM_THREADS", "1"}});
+    await_lines("killed", lines + 5 + random() % 8, run);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
+    run.send(SIGKILL);
+    run.wait();
+    lines = read_log(log("killed")).size();
+    const auto latest = archive::latest_checkpoint(saves("killed"));
+    ASSERT_TRUE(latest.found.has_value()) << "kill " << kill;
+    EXPECT_THAT(archive::verify_checkpoint(latest.found->path), IsEmpty());
+  }
+  const CommandResult last = run_fsdp(every);
+  EXPECT_EQ(last.code, 0) << last.err;
+  EXPECT_THAT(last.out, HasSubstr("resumed  after step"));
+  expect_same("killed", "whole");
+}
+
+TEST_F(ResumeTest, SigtermSavesTheStepUnderWayAndEndsWith143) {
+  const std::vector<std::string> flags = {"--steps", "60", "--optimizer", "sgd", "--lr", "0.1"};
+  ASSERT_EQ(run_fsdp(training("whole", flags)).code, 0);
+  {
+    RunningCommand run(std::vector<std::string>{fsdp_program()} + saving("stopped", flags),
+                       {{"OMP_NUM_THREADS", "1"}});
+    await_lines("stopped", 10, run);
+    run.send(SIGTERM);
+    const CommandResult result = run.wait();
+    EXPECT_EQ(result.code, 143) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("stopped by SIGTERM"));
+  }
+  const auto latest = archive::latest_checkpoint(saves("stopped"));
+  ASSERT_TRUE(latest.found.has_value());
+  EXPECT_EQ(latest.found->step, static_cast<std::int64_t>(read_log(log("stopped")).size()));
+  const CommandResult rest = run_fsdp(saving("stopped", flags));
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  expect_same("stopped", "whole");
+  const CommandResult again = run_fsdp(saving("stopped", flags));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("resumed  after step 60"));
+  expect_same("stopped", "whole");
+}
+
+TEST_F(ResumeTest, Fault118_AnotherWorldSizeGoesOnWithTheSameSamples) {
+  const std::vector<std::string> flags = {"--eps", "1e-4", "--lr", "1e-3", "--warmup", "2"};
+  const auto steps = [&](const char* count, const char* ranks) {
+    return flags + std::vector<std::string>{"--steps", count, "--ranks", ranks};
+  };
+  // The rate is the same whatever the number of steps, so that a run can be cut in three.
+  const std::vector<std::string> constant = {"--min-lr", "1e-3"};
+  ASSERT_EQ(run_fsdp(training("whole", steps("30", "1") + constant)).code, 0);
+  ASSERT_EQ(run_fsdp(saving("changed", steps("10", "2") + constant)).code, 0);
+  ASSERT_EQ(run_fsdp(saving("changed", steps("20", "3") + constant)).code, 0);
+  const CommandResult last = run_fsdp(saving("changed", steps("30", "1") + constant));
+  ASSERT_EQ(last.code, 0) << last.err;
+  const auto ours = read_log(log("changed")), whole = read_log(log("whole"));
+  ASSERT_EQ(ours.size(), whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_NEAR(ours[i].loss, whole[i].loss, 1e-5 * whole[i].loss) << "step " << i + 1;
+  }
+}
+
+TEST_F(ResumeTest, Fault118_OtherDataOrAnotherSeedIsRefused) {
+  ASSERT_EQ(run_fsdp(saving("run", {"--steps", "2"})).code, 0);
+  const CommandResult seed = run_fsdp(saving("run", {"--steps", "4", "--seed", "2"}));
+  EXPECT_EQ(seed.code, 1);
+  EXPECT_THAT(seed.err, HasSubstr("seed"));
+  directory_.write("text", sample_text(9000));
+  const CommandResult data = run_fsdp(saving("run", {"--steps", "4"}));
+  EXPECT_EQ(data.code, 1);
+  EXPECT_THAT(data.err, HasSubstr("windows"));
+}
+
+TEST_F(ResumeTest, Fault117_ThePositionIsAbsoluteAfterEveryResume) {
+  const std::vector<std::string> constant = {"--lr", "1e-3", "--min-lr", "1e-3", "--warmup", "0"};
+  ASSERT_EQ(run_fsdp(training("whole", constant + std::vector<std::string>{"--steps", "25"})).code,
+            0);
+  for (const char* steps : {"5", "12", "13", "25"}) {
+    ASSERT_EQ(run_fsdp(saving("cut", constant + std::vector<std::string>{"--steps", steps})).code,
+              0);
+  }
+  const auto ours = read_log(log("cut")), whole = read_log(log("whole"));
+  ASSERT_EQ(ours.size(), whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(ours[i].loss, whole[i].loss) << "step " << i + 1;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test
