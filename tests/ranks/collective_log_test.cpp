@@ -84,7 +84,7 @@ TEST_P(EveryCollective, IsLoggedWithItsNumberAtDebugLevel) {
   EXPECT_THAT(text, ContainsRegex("reduce-scatter #[23] of unit \"h.5\" is complete: under way "));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, EveryCollective, testing::Values("threads", "gloo", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports, EveryCollective, testing::Values("threads", "gloo", "shm", "c10d"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(StateSignal, ShowsWhatARankThatWaitsIsDoing) {

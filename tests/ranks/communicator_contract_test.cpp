@@ -274,7 +274,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorContract,
-                         testing::Combine(testing::Values("threads", "gloo", "c10d"),
+                         testing::Combine(testing::Values("threads", "gloo", "shm", "c10d"),
                                           testing::Values(1, 2, 3, 4, 7)),
                          name_of);
 

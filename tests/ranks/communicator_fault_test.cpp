@@ -125,7 +125,7 @@ TEST_P(Mismatch, DifferentRootsNameBoth) {
               testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "shm", "c10d"),
                          [](const auto& tested) { return tested.param; });
 
 // ---- ranks that fail, stall or leave, as threads ----------------------------------------------
@@ -181,7 +181,7 @@ TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(6));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo", "shm"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
