@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "fsdp/base/error.hpp"
 #include "fsdp/launch/launcher.hpp"
 
 namespace fsdp::apps {
@@ -38,10 +39,19 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
       ->add_option("--grace", flags->grace_s, "Seconds between SIGTERM and SIGKILL after a failure")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  command->add_option("--log-dir", flags->options.log_dir,
+                      "Directory for one file a rank, rank-R.log, with all it writes");
+  command->add_flag("--quiet-ranks", flags->options.quiet_ranks, "Show only what rank 0 writes");
+  command
+      ->add_option("--master-port", flags->options.master_port,
+                   "Port where the ranks meet (default: a free one)")
+      ->check(CLI::Range(1, 65535));
   command->prefix_command();
   command->footer(
       "The ranks get torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...); lines of ranks\n"
-      "above 0 begin with their number; when one fails, all end, with its exit code.\n"
+      "above 0 begin with their number. When one fails, the others are stopped, the report names\n"
+      "the first to fail, and its exit code is the job's. No process is left behind.\n"
+      "Ctrl-C stops all, a second one at once; kill -USR1 asks all ranks for their state.\n"
       "\n"
       "Examples:\n"
       "  fsdp run -n 4 ./my_program --its-flag\n"
@@ -50,7 +60,13 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
     flags->options.command = command_line(command->remaining(), after_dashes);
     flags->options.grace =
         std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
-    return launch::run(flags->options);
+    try {
+      return launch::run(flags->options);
+    } catch (const Error& error) {
+      // A program that is not there is bad input: nothing was started.
+      FSDP_CHECK(error.code() != ErrorCode::kNotFound, ErrorCode::kInvalidArgument, error.text());
+      throw;
+    }
   };
 }
 

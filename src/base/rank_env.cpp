@@ -145,12 +145,36 @@ class Reader {
   const Protocol& protocol_;
 };
 
+/// RANK and WORLD_SIZE that a shell or a script has left behind would make many worlds of one job:
+/// no launcher starts more processes than the world has ranks. torchrun and `fsdp run` set theirs
+/// afresh below another launcher, whose count may then be anything.
+void check_leftovers(const Lookup& lookup, const RankEnvironment& environment) {
+  if (lookup("TORCHELASTIC_RUN_ID") || lookup("FSDP_LAUNCHER")) {
+    return;
+  }
+  for (const Protocol* around : {&kOpenMpi, &kMpich, &kSlurm}) {
+    const auto size = lookup(around->size);
+    if (!size || (around == &kSlurm && !lookup("SLURM_STEP_ID"))) {
+      continue;
+    }
+    const auto started = read_integer(around->size, *size, 1, std::numeric_limits<int>::max());
+    FSDP_CHECK(started <= environment.size, ErrorCode::kInvalidArgument, "WORLD_SIZE is '",
+               environment.size, "', but ", around->size, " is '", *size, "': ", around->source,
+               " has started more processes than that. If RANK and WORLD_SIZE are left over from "
+               "another job, unset them");
+  }
+}
+
 }  // namespace
 
 RankEnvironment read_rank_environment(const Lookup& lookup) {
   for (const Protocol* protocol : {&kTorchrun, &kOpenMpi, &kMpich}) {
     if (lookup(protocol->rank) || lookup(protocol->size)) {
-      return Reader(lookup, *protocol).read();
+      const RankEnvironment environment = Reader(lookup, *protocol).read();
+      if (protocol == &kTorchrun) {
+        check_leftovers(lookup, environment);
+      }
+      return environment;
     }
   }
   // Outside a step, a job's variables describe the allocation and every process would be rank 0.

@@ -2,7 +2,6 @@
 #include "comm/gloo.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/interface_choice.hpp"
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
@@ -20,6 +20,7 @@
 #include "comm/regroup.hpp"
 #include "comm/shared_file.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
 
 namespace fsdp::comm {
 
@@ -49,10 +50,6 @@ using detail::Flight;
 using detail::GlooExchange;
 using detail::GlooWork;
 using detail::Milliseconds;
-
-bool is_loopback(const std::string& host) {
-  return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1";
-}
 
 class ReduceScatterWork : public GlooWork {
  public:
@@ -266,13 +263,10 @@ std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                const GlooOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr && *interface != '\0') {
-    gloo->devices = {c10d::ProcessGroupGloo::createDeviceForInterface(interface)};
-  } else if (is_loopback(options.master_addr)) {
-    gloo->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
-  } else {
-    gloo->devices = {c10d::ProcessGroupGloo::createDefaultDevice()};
+  for (const base::InterfaceChoice& choice : base::choose_interfaces(options.master_addr)) {
+    base::log(base::LogLevel::kDebug, "rank ", options.rank, " listens on ", choice.address, " (",
+              choice.interface, "), from ", choice.reason);
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(choice.address));
   }
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);

@@ -22,8 +22,10 @@ namespace fsdp::comm {
 struct GlooOptions {
   int rank = 0;
   int size = 1;
-  /// Address of the store's host; a loopback address binds Gloo to loopback as well.
+  /// Literal address of the store's host. Gloo listens where packets to it leave this host, unless
+  /// GLOO_SOCKET_IFNAME names an interface.
   std::string master_addr = "127.0.0.1";
+  /// For the connection, and for the collectives until set_timeout().
   detail::Milliseconds timeout{};
 };
 

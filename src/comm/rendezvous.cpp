@@ -5,34 +5,67 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <optional>
+#include <future>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/network.hpp"
+#include "base/reach.hpp"
+#include "comm/claims.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
 
 namespace fsdp::comm::detail {
 namespace {
 
-constexpr Milliseconds kPollInterval{20};
+using Store = c10::intrusive_ptr<c10d::Store>;
+
 // After the start, the store only carries failures; a host that is gone must not hold them up.
 constexpr Milliseconds kStoreTimeout{10000};
+constexpr const char* kMasterAddressKey = "fsdp/master_address";
+constexpr const char* kLoopbackAddressKey = "fsdp/master_loopback_address";
+
+/// LibTorch logs a stack for every socket that closes; the errors here say it in words.
+class QuietTorch {
+ public:
+  QuietTorch() {
+    if (base::log_level() != base::LogLevel::kDebug) {
+      FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+    }
+  }
+  QuietTorch(const QuietTorch&) = delete;
+  QuietTorch& operator=(const QuietTorch&) = delete;
+  ~QuietTorch() { FLAGS_caffe2_log_level = before_; }
+
+ private:
+  const int before_ = FLAGS_caffe2_log_level;
+};
 
 std::string get_variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-std::optional<int> inherited_socket() {
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+/// The listening socket that the launcher handed on, none without a launcher.
+base::Descriptor inherited_socket() {
   const std::string text = get_variable("FSDP_STORE_FD");
   if (text.empty()) {
-    return std::nullopt;
+    return {};
   }
   int descriptor = -1;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), descriptor);
@@ -41,77 +74,165 @@ std::optional<int> inherited_socket() {
              ErrorCode::kInvalidArgument, "FSDP_STORE_FD is '", text,
              "', must be an open descriptor; only `fsdp run` sets it");
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  return descriptor;
+  return base::Descriptor(descriptor);
 }
 
-std::string claim_key(int rank) { return "fsdp/claimed/" + std::to_string(rank); }
+/// TCPStore's greeting knows no limit: before a listener that says nothing it would wait for ever.
+/// A greeting that is late is left to its thread.
+Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout) {
+  auto promise = std::make_shared<std::promise<Store>>();
+  std::future<Store> answer = promise->get_future();
+  std::thread([promise, address, port, timeout] {
+    try {
+      c10d::TCPStoreOptions options;
+      options.port = port;
+      options.waitWorkers = false;
+      options.timeout = timeout;
+      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  FSDP_CHECK(answer.wait_for(timeout) == std::future_status::ready, ErrorCode::kTimeout,
+             "something listens at ", base::endpoint_text(address, port),
+             " but does not answer as the store of a job within ", to_text(timeout),
+             ": another program has that port");
+  return answer.get();
+}
 
-/// Every rank claims its number; waits until all are claimed, each once.
-void claim_ranks(c10d::Store& store, const base::RankEnvironment& environment,
-                 const std::string& endpoint, Milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  store.add(claim_key(environment.rank), 1);
-  int waiting_for = 0;
-  while (waiting_for < environment.size) {
-    const auto claims = store.add(claim_key(environment.rank), 0);
-    FSDP_CHECK(claims == 1, ErrorCode::kInvalidArgument, "RANK is '", environment.rank, "' in ",
-               claims, " processes that meet at ", endpoint,
-               ": every process needs its own rank, or an old job is still running");
-    if (store.check({claim_key(waiting_for)})) {
-      ++waiting_for;
-      continue;
+/// An address of this host at which a listener on `port` answers.
+std::string own_address(std::uint16_t port) {
+  for (const char* literal : {"127.0.0.1", "::1"}) {
+    const base::Resolution found = base::resolve(literal, port);
+    if (!found.addresses.empty() &&
+        base::connect_to(found.addresses.front(), Milliseconds(1000)).error == 0) {
+      return literal;
     }
-    if (Clock::now() >= deadline) {
-      std::string missing = std::to_string(waiting_for);
-      for (int rank = waiting_for + 1; rank < environment.size; ++rank) {
-        if (!store.check({claim_key(rank)})) {
-          missing += ", " + std::to_string(rank);
-        }
-      }
-      fail(ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
-           " is waiting for rank ", missing, " at ", endpoint, " after ", to_text(timeout),
-           ": was it started with the same MASTER_ADDR and MASTER_PORT? FSDP_TIMEOUT sets the "
-           "limit");
-    }
-    std::this_thread::sleep_for(kPollInterval);
   }
+  return "127.0.0.1";
 }
 
-}  // namespace
+/// Rank 0 where the port is taken: by another rank 0 of this job, which then learns of it, or by a
+/// stranger.
+[[noreturn]] void report_taken_port(const base::RankEnvironment& environment,
+                                    const std::string& endpoint, const Error& cause) {
+  constexpr Milliseconds kPatience{2000};
+  Store store;
+  try {
+    store = connect(own_address(environment.master_port), environment.master_port, kPatience);
+  } catch (const std::exception&) {
+    // No store of any job.
+  }
+  if (store) {
+    refuse_second_server(*store, endpoint);
+  }
+  fail(ErrorCode::kIo, "rank 0 of ", environment.size, " cannot serve ", endpoint,
+       " (MASTER_ADDR, MASTER_PORT): ", cause.text(), ". Choose another MASTER_PORT");
+}
 
-c10::intrusive_ptr<c10d::Store> join_store(const base::RankEnvironment& environment,
-                                           Milliseconds timeout) {
-  const std::string endpoint =
-      environment.master_addr + ":" + std::to_string(environment.master_port);
-  const bool agent_serves = get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+/// MASTER_ADDR may be a name that only other hosts know (a service), so this is no error.
+void warn_of_foreign_master(const base::RankEnvironment& environment) {
+  const base::Resolution found = base::resolve(environment.master_addr, environment.master_port);
+  const std::vector<base::Interface> interfaces = base::list_interfaces();
+  for (const base::Address& address : found.addresses) {
+    const auto source = base::source_address_towards(address.host());
+    if (address.is_loopback() || (source && source->host() == address.host())) {
+      return;
+    }
+  }
+  base::log(base::LogLevel::kWarn, "rank 0: MASTER_ADDR is '", environment.master_addr,
+            "', which is no address of this host (", base::to_text(interfaces),
+            "); the other ranks look for rank 0 there");
+}
+
+Store serve(const base::RankEnvironment& environment, const std::string& endpoint,
+            Milliseconds timeout) {
+  base::Descriptor listener = inherited_socket();
+  if (listener.get() < 0) {
+    try {
+      listener = base::listen_on("", environment.master_port);
+    } catch (const Error& error) {
+      report_taken_port(environment, endpoint, error);
+    }
+    warn_of_foreign_master(environment);
+  }
   c10d::TCPStoreOptions options;
   options.port = environment.master_port;
-  options.isServer = environment.rank == 0 && !agent_serves;
+  options.isServer = true;
   options.numWorkers = static_cast<std::size_t>(environment.size);
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (options.isServer) {
-    options.masterListenFd = inherited_socket();
-  }
-  const auto start = Clock::now();
-  c10::intrusive_ptr<c10d::Store> store;
-  try {
-    store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    const bool timed_out = Clock::now() - start >= timeout;
-    fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kIo, "rank ", environment.rank, " of ",
-         environment.size, options.isServer ? " cannot serve " : " cannot reach rank 0 at ",
-         endpoint, " (MASTER_ADDR, MASTER_PORT): ", text.substr(0, text.find('\n')));
-  }
+  const std::string address = own_address(environment.master_port);
+  options.masterListenFd = listener.release();
+  return c10::make_intrusive<c10d::TCPStore>(address, options);
+}
+
+/// The store that rank 0 or torchrun's agent serves, and the address at which it was found.
+Meeting reach_store(const base::RankEnvironment& environment, bool agent_serves,
+                    Milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::string address = base::reach(
+      {.host = environment.master_addr,
+       .port = environment.master_port,
+       .limit = timeout,
+       .who = "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
+       .whom = agent_serves ? "torchrun's store" : "rank 0",
+       .hint = "MASTER_ADDR and MASTER_PORT say where, FSDP_SETUP_TIMEOUT how long to try"});
+  Store store = connect(address, environment.master_port, remaining(deadline));
   if (agent_serves) {
     const std::string attempt = get_variable("TORCHELASTIC_RESTART_COUNT");
     store = c10::make_intrusive<c10d::PrefixStore>(
         "/worker/attempt_" + (attempt.empty() ? "0" : attempt), store);
   }
-  claim_ranks(*store, environment, endpoint, timeout);
-  store->setTimeout(std::min(timeout, kStoreTimeout));
-  return store;
+  return {.store = std::move(store), .master_address = std::move(address)};
+}
+
+bool is_loopback(const std::string& literal) {
+  const base::Resolution found = base::resolve(literal, 0);
+  return !found.addresses.empty() && found.addresses.front().is_loopback();
+}
+
+/// All ranks must take the same address for rank 0's, of one family: the one that a rank on another
+/// host used, else the loopback address that one on this host used.
+void publish_master_address(c10d::Store& store, const std::string& literal) {
+  const std::vector<std::uint8_t> absent;
+  store.compareSet(is_loopback(literal) ? kLoopbackAddressKey : kMasterAddressKey, absent,
+                   {literal.begin(), literal.end()});
+}
+
+std::string agreed_master_address(c10d::Store& store) {
+  const auto text =
+      store.get(store.check({kMasterAddressKey}) ? kMasterAddressKey : kLoopbackAddressKey);
+  return {text.begin(), text.end()};
+}
+
+}  // namespace
+
+Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeout) {
+  const std::string endpoint =
+      base::endpoint_text(environment.master_addr, environment.master_port);
+  const bool agent_serves = get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  const auto deadline = Clock::now() + timeout;
+  const QuietTorch quiet;
+  try {
+    Meeting meeting;
+    if (environment.rank == 0 && !agent_serves) {
+      meeting.store = serve(environment, endpoint, timeout);
+    } else {
+      meeting = reach_store(environment, agent_serves, timeout);
+      publish_master_address(*meeting.store, meeting.master_address);
+    }
+    sign_in(*meeting.store, environment, endpoint, remaining(deadline));
+    meeting.master_address = agreed_master_address(*meeting.store);
+    meeting.store->setTimeout(std::min(timeout, kStoreTimeout));
+    return meeting;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kPeerFailed, "rank ", environment.rank, " of ", environment.size,
+         " could not meet the others at ", endpoint, ": ", first_line(error),
+         ". Rank 0 has ended, or somebody else listens there");
+  }
 }
 
 }  // namespace fsdp::comm::detail

@@ -3,25 +3,38 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
 
-Milliseconds default_timeout() {
-  constexpr Milliseconds kDefault = std::chrono::minutes(5);
+namespace {
+
+/// Seconds from a variable, nothing when it is not set.
+std::optional<Milliseconds> read_seconds(const char* name) {
   constexpr double kLongestSeconds = 30.0 * 24 * 3600;
-  const char* text = std::getenv("FSDP_TIMEOUT");
+  const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') {
-    return kDefault;
+    return std::nullopt;
   }
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   FSDP_CHECK(*end == '\0' && seconds > 0 && seconds <= kLongestSeconds, ErrorCode::kInvalidArgument,
-             "FSDP_TIMEOUT is '", text,
-             "', must be a number of seconds above 0 and at most 30 days");
+             name, " is '", text, "', must be a number of seconds above 0 and at most 30 days");
   return std::max(Milliseconds(1), Milliseconds(static_cast<std::int64_t>(seconds * 1000)));
+}
+
+}  // namespace
+
+Milliseconds default_timeout() {
+  return read_seconds("FSDP_TIMEOUT").value_or(std::chrono::minutes(5));
+}
+
+Milliseconds default_setup_timeout() {
+  const auto setup = read_seconds("FSDP_SETUP_TIMEOUT");
+  return setup ? *setup : default_timeout();
 }
 
 std::string to_text(Milliseconds duration) {

@@ -14,6 +14,10 @@ using Clock = std::chrono::steady_clock;
 /// @throws Error kInvalidArgument when the variable is not a positive number
 Milliseconds default_timeout();
 
+/// FSDP_SETUP_TIMEOUT (seconds), else default_timeout(): how long ranks may take to meet.
+/// @throws Error kInvalidArgument as above
+Milliseconds default_setup_timeout();
+
 /// "2.5 s".
 std::string to_text(Milliseconds duration);
 

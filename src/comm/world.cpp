@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/comm/world.hpp"
 
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,10 +13,12 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/interface_choice.hpp"
 #include "comm/gloo.hpp"
 #include "comm/rendezvous.hpp"
 #include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
+#include "comm/timeout.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/base/rank_env.hpp"
@@ -38,24 +41,32 @@ World init(const InitOptions& options) {
       ErrorCode::kInvalidArgument, "transport is '", options.transport,
       "', must be auto, gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
-  const comm::detail::Milliseconds timeout = comm::detail::default_timeout();
+  base::check_interface_variable();
+  const auto given = [](std::chrono::milliseconds option, auto from_environment) {
+    return option.count() > 0 ? option : from_environment();
+  };
+  const auto timeout = given(options.timeout, comm::detail::default_timeout);
+  const auto setup_timeout = given(options.setup_timeout, comm::detail::default_setup_timeout);
   std::shared_ptr<comm::Communicator> communicator;
   comm::detail::print_collectives_on_signal();
   if (environment.size == 1) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
     base::set_log_rank(environment.rank);
-    const auto store = comm::detail::join_store(environment, timeout);
+    const comm::detail::Meeting meeting =
+        comm::detail::join_store(environment, setup_timeout);
     const comm::GlooOptions gloo{.rank = environment.rank,
                                  .size = environment.size,
-                                 .master_addr = environment.master_addr,
-                                 .timeout = timeout};
+                                 .master_addr = meeting.master_address,
+                                 .timeout = setup_timeout};
     if (options.transport == "c10d") {
-      communicator = comm::make_c10d_communicator(comm::connect_gloo(store, gloo), timeout);
+      communicator = comm::make_c10d_communicator(comm::connect_gloo(meeting.store, gloo),
+                                                  setup_timeout);
       communicator->agree({.name = "init"})->wait();
     } else {
-      communicator = comm::make_gloo_communicator(store, gloo);
+      communicator = comm::make_gloo_communicator(meeting.store, gloo);
     }
+    communicator->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
               environment.source, ") met at ", environment.master_addr, ":",
               environment.master_port, ", transport ", communicator->transport());

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace fsdp::launch::detail {
 namespace {
@@ -40,15 +41,30 @@ std::vector<pid_t> list_children() {
   return children;
 }
 
-void end_descendants(const std::vector<pid_t>& spared) {
-  for (bool found = true; found;) {
-    found = false;
+std::vector<pid_t> end_descendants(const std::vector<pid_t>& spared,
+                                   std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kPause{5};
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    std::vector<pid_t> left;
     for (const pid_t child : list_children()) {
       if (std::find(spared.begin(), spared.end(), child) == spared.end()) {
-        found = true;
         ::kill(child, SIGKILL);
-        ::waitpid(child, nullptr, 0);
+        left.push_back(child);
       }
+    }
+    if (left.empty()) {
+      return left;
+    }
+    bool any_reaped = false;
+    for (const pid_t child : left) {
+      any_reaped |= ::waitpid(child, nullptr, WNOHANG) == child;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return left;
+    }
+    if (!any_reaped) {
+      std::this_thread::sleep_for(kPause);
     }
   }
 }

@@ -35,7 +35,8 @@ using Lookup = std::function<std::optional<std::string>(const std::string& name)
 /// from the job's identity; on several, MASTER_ADDR and MASTER_PORT must be set.
 ///
 /// @throws Error kInvalidArgument naming the variable and its value when one is missing, no number,
-/// negative, blank or out of range
+/// negative, blank or out of range, or when WORLD_SIZE is below the number of processes that an MPI
+/// or Slurm launcher around has started (unless torchrun or `fsdp run` set it)
 RankEnvironment read_rank_environment(const Lookup& lookup);
 
 /// The same from the environment of this process.

@@ -3,6 +3,7 @@
 /// thing a program makes.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -54,15 +55,22 @@ struct InitOptions {
   /// "auto": one process needs no transport, several use gloo. Else "gloo" or "c10d" (gloo's own
   /// collectives through c10d).
   std::string transport = "auto";
+  /// How long the ranks may take to meet and connect; 0: FSDP_SETUP_TIMEOUT, else FSDP_TIMEOUT,
+  /// else 5 minutes.
+  std::chrono::milliseconds setup_timeout{0};
+  /// How long any later wait for other ranks may last; 0: FSDP_TIMEOUT, else 5 minutes.
+  std::chrono::milliseconds timeout{0};
 };
 
 /// Joins the job that the environment describes: torchrun's and `fsdp run`'s variables (RANK,
 /// WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK), Open MPI's, MPICH's or Slurm's, or none:
 /// then one process is the whole world.
-/// @collective every process of the job @blocks until all have joined
-/// @throws Error kInvalidArgument naming the variable and its value, or two processes that claim
-/// one rank; kTimeout naming who is missing; kIo when rank 0's address cannot be served or reached;
-/// kPeerFailed when the ranks met but cannot connect
+/// While it waits, it says for which ranks, on standard error.
+/// @collective every process of the job @blocks until all have joined, up to `setup_timeout`
+/// @throws Error kInvalidArgument naming the variable and its value before any wait, or two
+/// processes that claim one rank, or ranks with different WORLD_SIZE; kTimeout naming who is
+/// missing, or every address of rank 0 that was tried; kIo when rank 0's port is held by somebody
+/// else or its name is not known; kPeerFailed when the ranks met but cannot connect
 World init(const InitOptions& options = {});
 
 /// Runs `body` once for each of `size` ranks, each on its own thread of this process, and returns

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Starts one program once for each rank on this host and answers for all of them: `fsdp run` is
 /// this function behind a command line. It owns the rendezvous socket, so that no port is ever
-/// guessed, and it leaves no process behind.
+/// guessed, and it leaves no process behind, even when it is killed itself.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +14,8 @@ namespace fsdp::launch {
 
 /// How rank 0's output is written. Every other rank's lines always start with "[rank] ".
 enum class RankZeroOutput {
-  kPlain,     ///< without a prefix; inherits standard output when that is a terminal, so that
-              ///< progress lines that end in a carriage return work
+  kPlain,     ///< without a prefix; on a terminal as it comes, so that progress lines that end in
+              ///< a carriage return work
   kPrefixed,  ///< with "[0] " in front of each line, like every other rank
 };
 
@@ -30,6 +31,13 @@ struct LaunchOptions {
   RankZeroOutput rank_zero = RankZeroOutput::kPlain;
   /// OMP_NUM_THREADS of each rank; 0 keeps the variable if it is set, else max(1, cores / ranks).
   int threads = 0;
+  /// A directory, made when it is not there, for one file a rank, rank-R.log, with its standard
+  /// output and error; files of an earlier job are overwritten. Empty writes none.
+  std::string log_dir = {};
+  /// Whether only rank 0's output is shown. The report of a failure quotes any rank.
+  bool quiet_ranks = false;
+  /// MASTER_PORT; 0 lets the system choose a free port.
+  std::uint16_t master_port = 0;
   /// Variables set for every rank, after the launcher's own.
   std::vector<std::pair<std::string, std::string>> environment = {};
 };
@@ -41,17 +49,26 @@ struct LaunchOptions {
 /// MASTER_PORT and OMP_NUM_THREADS; rank 0 also FSDP_STORE_FD, the listening socket behind
 /// MASTER_PORT, which `fsdp::init` hands to the store.
 ///
-/// When a rank fails, the others get SIGTERM and, after `grace`, SIGKILL; one line per failed rank
-/// on standard error says its code or signal, the first to fail in front. SIGINT, SIGTERM and
-/// SIGHUP are passed on to all ranks (SIGHUP not where it is ignored, as under nohup).
+/// Rank 0 inherits standard input, the others have none. SIGUSR1 is ignored in a rank until it
+/// installs a handler.
 ///
-/// @returns 0, or the exit code of the rank that failed first (128 + signal if one ended it), or
-/// 128 + signal when the launcher itself was told to stop.
+/// When a rank fails, the others get SIGTERM 300 ms later and, after `grace`, SIGKILL. Then a report
+/// on standard error names the first failure with its last lines, and how every other rank ended.
+/// The first failure is the first rank in time that failed before it was told to stop and whose
+/// own last lines do not say "[peer failed]", "[time-out]" or that a peer closed the connection.
+///
+/// SIGINT, SIGTERM and SIGHUP stop the job (SIGHUP not where it is ignored, as under nohup): all
+/// ranks get the signal and the grace begins; a second SIGINT kills at once. A reader of the
+/// launcher's output that goes away stops it like SIGPIPE. SIGUSR1 is passed on to all ranks.
+/// When the launcher is killed, all that it started is killed.
+///
+/// @returns 0, or the exit code of the first failure (128 + signal if one ended it), or 128 + signal
+/// when the launcher itself was told to stop.
 /// @blocks until all ranks have ended
-/// @throws Error kInvalidArgument for ranks < 1 or no command, kNotFound when the program does not
-/// exist, kIo when the system refuses a process or a socket.
-/// *Thread safety*: one call at a time per process, and no other thread may start processes
-/// meanwhile: whatever becomes a child of this process during the call is ended with it.
+/// @throws Error kInvalidArgument for ranks < 1, no command, a log that cannot be written or a
+/// `master_port` that is held by somebody else; kNotFound when the program does not exist; kIo when
+/// the system refuses a process or a socket.
+/// *Thread safety*: one call at a time per process.
 int run(const LaunchOptions& options);
 
 }  // namespace fsdp::launch

@@ -143,6 +143,22 @@ TEST(RankEnvironment, TorchrunWinsOverTheSchedulerAroundIt) {
   EXPECT_EQ(read(variables).source, "torchrun");
 }
 
+TEST(RankEnvironment, Fault127_LeftOverVariablesDoNotSplitAJobIntoManyWorlds) {
+  const Variables left_over{{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  Variables mpirun = left_over;
+  mpirun["OMPI_COMM_WORLD_RANK"] = "2";
+  mpirun["OMPI_COMM_WORLD_SIZE"] = "4";
+  EXPECT_THAT(refusal(mpirun), AllOf(HasSubstr("WORLD_SIZE is '1'"),
+                                     HasSubstr("OMPI_COMM_WORLD_SIZE is '4'")));
+  EXPECT_THAT(refusal(changed(changed(left_over, "PMI_RANK", "1"), "PMI_SIZE", "2")),
+              HasSubstr("PMI_SIZE is '2'"));
+  Variables srun = changed(changed(left_over, "SLURM_PROCID", "1"), "SLURM_NTASKS", "2");
+  EXPECT_EQ(read(srun).size, 1) << "an allocation, no step";
+  EXPECT_THAT(refusal(changed(srun, "SLURM_STEP_ID", "0")), HasSubstr("SLURM_NTASKS is '2'"));
+  EXPECT_EQ(read(changed(mpirun, "FSDP_LAUNCHER", "fsdp")).size, 1) << "mpirun fsdp run";
+  EXPECT_EQ(read(changed(mpirun, "TORCHELASTIC_RUN_ID", "x")).size, 1) << "mpirun torchrun";
+}
+
 TEST(RankEnvironment, Fault127_MixUpsNameTheVariableAndItsValue) {
   const auto says = [](const char* name, const char* value) {
     return AllOf(HasSubstr(name), HasSubstr(std::string("'") + value + "'"));

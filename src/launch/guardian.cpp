@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/guardian.hpp"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "fsdp/base/error.hpp"
+#include "launch/guardian_process.hpp"
+
+namespace fsdp::launch::detail {
+
+Guardian::Guardian(const std::vector<RankCommand>& commands, Milliseconds grace) {
+  std::array<int, 2> ends{};
+  // A socket for packets: each message arrives whole, and a closed end is seen.
+  FSDP_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0,
+             ErrorCode::kIo, "cannot make a socket pair: ", std::strerror(errno));
+  channel_.reset(ends[0]);
+  base::Descriptor other_end(ends[1]);
+  // The handlers of this process must not run in the guardian.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::close(channel_.release());
+    run_guardian(commands, grace, other_end.get());
+  }
+  const int cause = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  FSDP_CHECK(pid_ > 0, ErrorCode::kIo, "cannot start a process: ", std::strerror(cause));
+}
+
+Guardian::~Guardian() {
+  channel_.reset();
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+std::optional<GuardianEvent> Guardian::receive() {
+  GuardianEvent event;
+  ssize_t count = 0;
+  do {
+    count = ::recv(channel_.get(), &event, sizeof(event), MSG_DONTWAIT);
+  } while (count < 0 && errno == EINTR);
+  if (count == sizeof(event)) {
+    return event;
+  }
+  is_lost_ = count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+  return std::nullopt;
+}
+
+void Guardian::send(const GuardianOrder& order) const noexcept {
+  ::send(channel_.get(), &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace fsdp::launch::detail

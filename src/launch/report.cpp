@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/report.hpp"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <string_view>
+
+namespace fsdp::launch::detail {
+namespace {
+
+constexpr std::size_t kReportLines = 20;
+constexpr std::size_t kMostOtherLines = 7;
+
+std::string signal_text(int signal) {
+  return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+}
+
+std::string describe(const RankEnd& end) {
+  if (end.is_left_over) {
+    return "could not be killed";
+  }
+  return end.signal != 0 ? "died of " + signal_text(end.signal)
+                         : "exited with code " + std::to_string(end.exit_code);
+}
+
+/// "rank 3", or "ranks 0-2, 5".
+std::string describe_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
+      ++last;
+    }
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) {
+      text += "-" + std::to_string(ranks[last]);
+    }
+    i = last + 1;
+  }
+  return text;
+}
+
+/// The others in the order of their ranks; those that ended alike share a line when there are many.
+std::vector<std::string> describe_others(const std::vector<RankEnd>& ends,
+                                         std::optional<std::size_t> first, int stopped_by) {
+  std::map<int, std::string> by_rank;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    if (i == first) {
+      continue;
+    }
+    const RankEnd& end = ends[i];
+    std::string text = describe(end);
+    if (end.was_asked_to_stop && stopped_by == 0 && first) {
+      text += ", told to stop after rank " + std::to_string(ends[*first].rank) + " failed";
+    } else if (end.was_asked_to_stop) {
+      text += ", told to stop";
+    } else if (end.exit_code != 0 && names_another_cause(end)) {
+      text += ", naming another rank's failure";
+    }
+    by_rank[end.rank] = text;
+  }
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (const auto& entry : by_rank) {
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& seen) {
+      return seen.first == entry.second;
+    });
+    if (group == groups.end() || by_rank.size() <= kMostOtherLines) {
+      group = groups.insert(groups.end(), {entry.second, {}});
+    }
+    group->second.push_back(entry.first);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [text, ranks] : groups) {
+    lines.push_back("fsdp run: " + describe_ranks(ranks) + " " + text + "\n");
+  }
+  return lines;
+}
+
+std::string describe_first(const RankEnd& end, std::size_t lines) {
+  std::string text =
+      "fsdp run: rank " + std::to_string(end.rank) + " " + describe(end) + ", the first to fail";
+  const std::size_t shown = std::min(lines, end.last_lines.size());
+  text += shown == 0 ? "\n" : "; its last lines:\n";
+  for (auto line = end.last_lines.end() - static_cast<std::ptrdiff_t>(shown);
+       line != end.last_lines.end(); ++line) {
+    text += "  | " + *line + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+bool names_another_cause(const RankEnd& end) {
+  constexpr std::array<std::string_view, 4> kWords{
+      "[peer failed]", "[time-out]", "Connection closed by peer", "Connection reset by peer"};
+  return std::any_of(end.last_lines.begin(), end.last_lines.end(), [&](const std::string& line) {
+    return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view words) {
+      return line.find(words) != std::string::npos;
+    });
+  });
+}
+
+std::optional<std::size_t> find_first_failure(const std::vector<RankEnd>& ends) {
+  std::optional<std::size_t> first;
+  int best = 0;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const RankEnd& end = ends[i];
+    if (end.exit_code == 0) {
+      continue;
+    }
+    const int weight = end.was_asked_to_stop ? 1 : names_another_cause(end) ? 2 : 3;
+    if (weight > best) {
+      best = weight;
+      first = i;
+    }
+  }
+  return first;
+}
+
+std::string describe_ends(const std::vector<RankEnd>& ends, int stopped_by) {
+  std::optional<std::size_t> first = find_first_failure(ends);
+  if (stopped_by != 0 && first && ends[*first].was_asked_to_stop) {
+    first.reset();  // the rank did as it was told
+  }
+  if (!first && stopped_by == 0) {
+    return "";
+  }
+  const std::vector<std::string> others = describe_others(ends, first, stopped_by);
+  const std::size_t taken = 1 + others.size();
+  std::string text;
+  if (stopped_by != 0) {
+    text += "fsdp run: stopped by " + signal_text(stopped_by) + "\n";
+  }
+  if (stopped_by == SIGPIPE && !first) {
+    return text;  // the reader has seen enough
+  }
+  if (first) {
+    text += describe_first(ends[*first], kReportLines - std::min(kReportLines - 1, taken));
+  }
+  for (const std::string& line : others) {
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace fsdp::launch::detail

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Nothing stays behind, whoever is killed and whatever ranks do about it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launcher_process.hpp"
+
+namespace fsdp::launch {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::eventually;
+using test::LauncherProcess;
+using test::read_file;
+using test::script;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// Starts three processes that no polite signal ends: one ignores them, one has a session of its
+/// own, one is a daemon whose parents have ended. Each leaves a file in $1 once it stands.
+constexpr const char* kStubborn =
+    "stay() { trap '' TERM INT HUP; : > $1; while :; do sleep 1; done; };"
+    "d=$FSDP_TEST_FILES/$RANK;"
+    "(stay $d.ignores) & "
+    "setsid sh -c \"trap '' TERM; : > $d.session; exec sleep 600\" & "
+    "setsid sh -c \"(trap '' TERM HUP; : > $d.daemon; exec sleep 600) &\";";
+
+class GuardianTest : public testing::Test {
+ protected:
+  LaunchOptions stubborn(int ranks, const std::string& text) {
+    LaunchOptions options = script(ranks, std::string(kStubborn) + text);
+    options.environment = {{"FSDP_TEST_FILES", files_.path()}};
+    return options;
+  }
+  bool stand(int rank) {
+    const std::string name = files_.path(std::to_string(rank));
+    return eventually([&] {
+      return ::access((name + ".ignores").c_str(), F_OK) == 0 &&
+             ::access((name + ".session").c_str(), F_OK) == 0 &&
+             ::access((name + ".daemon").c_str(), F_OK) == 0;
+    });
+  }
+
+  fsdp::test::TemporaryDirectory files_;
+};
+
+TEST_F(GuardianTest, Fault128_AFailureLeavesNoDescendant) {
+  const auto start = std::chrono::steady_clock::now();
+  LauncherProcess launcher(stubborn(4,
+                                    "if [ $RANK = 2 ]; then while [ ! -e $FSDP_TEST_FILES/1.daemon "
+                                    "]; do sleep 0.02; done; exit 7; fi; wait"));
+  EXPECT_EQ(launcher.wait(), 7);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(3)) << "grace 1 s and 2 s";
+  EXPECT_THAT(launcher.left_over(milliseconds(0)), IsEmpty());
+}
+
+TEST_F(GuardianTest, Fault128_SuccessLeavesNoDescendant) {
+  LauncherProcess launcher(stubborn(2, "exit 0"));
+  const pid_t guardian = launcher.guardian();
+  EXPECT_EQ(launcher.wait(), 0) << launcher.output();
+  EXPECT_THAT(launcher.left_over(milliseconds(0)), IsEmpty());
+  EXPECT_NE(::kill(guardian, 0), 0);
+}
+
+TEST_F(GuardianTest, Fault128_AKilledLauncherLeavesNoDescendant) {
+  LauncherProcess launcher(stubborn(3, "wait"));
+  const pid_t guardian = launcher.guardian();
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(stand(rank));
+  }
+  ASSERT_GE(launcher.left_over(milliseconds(0)).size(), 12u);
+  ::kill(launcher.pid(), SIGKILL);
+  EXPECT_THAT(launcher.left_over(seconds(5)), IsEmpty());
+  EXPECT_TRUE(eventually([&] { return ::kill(guardian, 0) != 0; }, seconds(5)));
+}
+
+TEST_F(GuardianTest, Fault128_ALauncherKilledAtAnyMomentLeavesNoDescendant) {
+  constexpr unsigned kSeed = 20240607;
+  std::mt19937 random(kSeed);
+  for (int round = 0; round < 12; ++round) {
+    LauncherProcess launcher(stubborn(3, "wait"));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30000));
+    // Every other time with all of its process group, as a shell's "kill -9 %1" does.
+    ::kill(round % 2 == 0 ? launcher.pid() : -launcher.pid(), SIGKILL);
+    EXPECT_THAT(launcher.left_over(seconds(5)), IsEmpty()) << "round " << round;
+  }
+}
+
+TEST_F(GuardianTest, Fault128_AKilledGuardianLeavesNoDescendant) {
+  LauncherProcess launcher(stubborn(2, "wait"));
+  ASSERT_TRUE(stand(0) && stand(1));
+  ::kill(launcher.guardian(), SIGKILL);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+  EXPECT_THAT(launcher.output(), HasSubstr("the process that guards the ranks was killed"));
+  EXPECT_THAT(launcher.left_over(milliseconds(0)), IsEmpty());
+}
+
+class StopTest : public GuardianTest, public testing::WithParamInterface<int> {};
+
+TEST_P(StopTest, EndsAllWithinTheGrace) {
+  LauncherProcess launcher(stubborn(2, "wait"));
+  ASSERT_TRUE(stand(0) && stand(1));
+  ::kill(launcher.pid(), GetParam());
+  EXPECT_EQ(launcher.wait(seconds(4)), 128 + GetParam());
+  EXPECT_THAT(launcher.output(),
+              HasSubstr("fsdp run: stopped by signal " + std::to_string(GetParam())));
+  EXPECT_THAT(launcher.left_over(milliseconds(0)), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, StopTest, testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         [](const auto& tested) {
+                           return std::string(::sigabbrev_np(tested.param));
+                         });
+
+TEST_F(GuardianTest, ASecondInterruptKillsAtOnce) {
+  LaunchOptions options = script(2, "trap '' INT TERM; echo up $RANK; while :; do sleep 0.1; done");
+  options.grace = seconds(60);
+  LauncherProcess launcher(options);
+  ASSERT_TRUE(eventually([&] {
+    return launcher.output().find("up 0") != std::string::npos &&
+           launcher.output().find("up 1") != std::string::npos;
+  }));
+  ::kill(launcher.pid(), SIGINT);
+  EXPECT_EQ(launcher.wait(milliseconds(500)), -1);
+  ::kill(launcher.pid(), SIGINT);
+  EXPECT_EQ(launcher.wait(seconds(5)), 128 + SIGINT);
+}
+
+/// As a rank: says so for each SIGUSR1 until the file "end" is there. A shell cannot stand in: it
+/// traps no signal that was ignored when it started.
+int answer_requests(const std::string& directory) {
+  const std::string rank = std::getenv("RANK");
+  static volatile std::sig_atomic_t requests = 0;
+  if (rank != "2") {
+    ::signal(SIGUSR1, [](int) { requests = requests + 1; });
+  }
+  std::printf("up %s\n", rank.c_str());
+  std::fflush(stdout);
+  eventually([&] {
+    if (requests > 0) {
+      requests = 0;
+      std::printf("state %s\n", rank.c_str());
+      std::fflush(stdout);
+    }
+    return ::access((directory + "/end").c_str(), F_OK) == 0;
+  });
+  return 0;
+}
+
+TEST_F(GuardianTest, UserSignalOneReachesAllRanksAndKillsNone) {
+  constexpr const char* kDirectory = "FSDP_TEST_REQUESTS";
+  if (const char* directory = std::getenv(kDirectory)) {
+    ::_exit(answer_requests(directory));
+  }
+  LauncherProcess launcher({.ranks = 3,
+                            .command = {"/proc/self/exe", "--gtest_filter=*UserSignalOne*"},
+                            .environment = {{kDirectory, files_.path()}}});
+  const auto says = [&](const std::string& text) {
+    return eventually([&] { return launcher.output().find(text) != std::string::npos; });
+  };
+  ASSERT_TRUE(says("up 0") && says("up 1") && says("up 2"));
+  ::kill(launcher.pid(), SIGUSR1);
+  EXPECT_TRUE(says("state 0") && says("[1] state 1"));
+  files_.write("end", "");
+  EXPECT_EQ(launcher.wait(), 0) << launcher.output();
+}
+
+TEST_F(GuardianTest, ARankThatStandsStillIsNamedAndStopped) {
+  LauncherProcess launcher(script(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 60"));
+  EXPECT_TRUE(eventually([&] {
+    return launcher.output().find("rank 1 stands still, stopped by signal 19") != std::string::npos;
+  })) << launcher.output();
+  ::kill(launcher.pid(), SIGTERM);
+  EXPECT_EQ(launcher.wait(milliseconds(900)), 128 + SIGTERM) << "it can answer before the grace";
+}
+
+TEST_F(GuardianTest, Fault129_TheReportListsEveryRank) {
+  LauncherProcess launcher(script(5,
+                                  "case $RANK in 0) exit 0;; 1) sleep 0.2; exit 3;; 2) trap 'exit 5' "
+                                  "TERM;; 3) trap '' TERM;; esac; while :; do sleep 0.05; done"));
+  EXPECT_EQ(launcher.wait(), 3);
+  EXPECT_THAT(launcher.output(),
+              AllOf(HasSubstr("fsdp run: rank 1 exited with code 3, the first to fail\n"
+                              "fsdp run: rank 0 exited with code 0\n"
+                              "fsdp run: rank 2 exited with code 5, told to stop after rank 1 failed\n"
+                              "fsdp run: rank 3 died of signal 9 (Killed), told to stop"),
+                    HasSubstr("fsdp run: rank 4 died of signal 15 (Terminated), told to stop")));
+}
+
+/// The report as the end of the output shows it.
+std::vector<std::string> last_lines(const std::string& text, std::size_t count) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+  }
+  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(count, lines.size())));
+  return lines;
+}
+
+TEST_F(GuardianTest, Fault130_TheFirstFailureComesFirstInTheLastTwentyLines) {
+  // The others write long traces and two of them end before the cause does.
+  const std::string victim = "i=0; while [ $i -lt 40 ]; do echo trace $i >&2; i=$((i+1)); done;"
+                             "echo '[peer failed] all-gather: rank 3 is gone' >&2; exit 1;";
+  LauncherProcess launcher(script(4, "case $RANK in 3) echo boom >&2; sleep 0.1; exit 9;;"
+                                     "0) sleep 0.3;; esac; " +
+                                         victim));
+  EXPECT_EQ(launcher.wait(), 9);
+  const std::vector<std::string> lines = last_lines(launcher.output(), 20);
+  const auto first = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.rfind("fsdp run: ", 0) == 0;
+  });
+  ASSERT_NE(first, lines.end()) << launcher.output();
+  EXPECT_EQ(*first, "fsdp run: rank 3 exited with code 9, the first to fail; its last lines:");
+  EXPECT_EQ(*(first + 1), "  | boom");
+  EXPECT_EQ(lines.end() - first, 5) << "two lines and one for each of the others";
+}
+
+TEST_F(GuardianTest, Fault130_EightRanksThatFailTogetherAreAllListed) {
+  for (int round = 0; round < 5; ++round) {
+    LauncherProcess launcher(script(8, "exit $((RANK + 10))"));
+    const int code = launcher.wait();
+    EXPECT_GE(code, 10);
+    EXPECT_LE(code, 17);
+    for (int rank = 0; rank < 8; ++rank) {
+      EXPECT_THAT(launcher.output(), HasSubstr("rank " + std::to_string(rank) + " exited with code " +
+                                               std::to_string(rank + 10)));
+    }
+    EXPECT_THAT(launcher.output(),
+                testing::StartsWith("fsdp run: rank " + std::to_string(code - 10) + " "));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::launch
