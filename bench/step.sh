@@ -15,7 +15,7 @@ for ((round = 1; round <= rounds; ++round)); do
     printf 'round %d of %d, %s\n' "$round" "$rounds" "$shape" >&2
     "$bench" plain "$shape" "$steps" 1 >>"$results"
     "$bench" plain "$shape" "$steps" 2 >>"$results"
-    for store in slots aliased; do
+    for store in slots aliased shm; do
       OMP_NUM_THREADS=1 "$FSDP_BINARY" run -n 2 -- "$bench" "$store" "$shape" "$steps" 1 >>"$results"
     done
   done

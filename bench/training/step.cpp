@@ -77,9 +77,9 @@ double median_ms(int steps, Step&& step) {
 
 int main(int argc, char** argv) {
   if (argc != 5 || !kShapes.contains(argv[2])) {
-    std::fprintf(
-        stderr,
-        "usage: bench_step plain|slots|aliased default|compute|communication STEPS THREADS\n");
+    std::fprintf(stderr,
+                 "usage: bench_step plain|slots|aliased|shm|shm-slots "
+                 "default|compute|communication STEPS THREADS\n");
     return 2;
   }
   const std::string mode = argv[1];
@@ -96,7 +96,8 @@ int main(int argc, char** argv) {
   fsdp::models::GPT model(config);
   const at::Tensor tokens =
       torch::randint(0, config.vocab, {shape.global_batch, shape.sequence + 1});
-  const fsdp::World world = fsdp::init();
+  const bool is_shm = mode.starts_with("shm");
+  const fsdp::World world = fsdp::init({.transport = is_shm ? "shm" : "gloo"});
   const std::int64_t rows = shape.global_batch / world.size();
   const at::Tensor mine = tokens.narrow(0, rows * world.rank(), rows);
   const at::Tensor x = mine.narrow(1, 0, shape.sequence).contiguous();
@@ -118,7 +119,9 @@ int main(int argc, char** argv) {
     train(optimizer);
   } else {
     fsdp::Options options{.units = fsdp::units_of<fsdp::models::Block>(), .print_promise = false};
-    options.store = mode == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
+    options.store = mode == "aliased" ? fsdp::Store::kAliased
+                    : mode == "shm"   ? fsdp::Store::kAuto
+                                      : fsdp::Store::kSlots;
     fsdp::Sharded sharded = fsdp::fully_shard(model, world, options);
     fsdp::optim::AdamW optimizer(sharded, {.lr = 1e-4, .weight_decay = 0.01});
     train(optimizer);

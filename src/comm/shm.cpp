@@ -4,18 +4,16 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/shm_exchange.hpp"
+#include "comm/shm_meeting.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm {
@@ -183,6 +181,16 @@ class ShmCommunicator final : public Communicator {
 
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override;
 
+  bool shares_memory() const override { return true; }
+
+  at::Tensor buffer(std::int64_t bytes) override {
+    const detail::DispatchGuard guard;
+    FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "a buffer of ", bytes, " bytes");
+    return side_->memory->make_buffer(bytes);
+  }
+
+  bool is_fenced_by_reduce_scatter() const override { return true; }
+
   void set_timeout(std::chrono::milliseconds timeout) override {
     side_->timeout = std::max(timeout, detail::Milliseconds(1));
   }
@@ -203,8 +211,8 @@ void ShmCommunicator::recover() {
   shm::Group& group = *side_->group;
   const End end = group.recover(detail::Clock::now() + side_->timeout);
   FSDP_CHECK(end.kind != End::kTimeout, ErrorCode::kTimeout, "recover() on rank ", rank(),
-             " waited ", detail::to_text(side_->timeout), "; missing: ",
-             group.list_missing_recovery(),
+             " waited ", detail::to_text(side_->timeout),
+             "; missing: ", group.list_missing_recovery(),
              ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
   FSDP_CHECK(end.kind == End::kReady, ErrorCode::kPeerFailed, "recover() on rank ", rank(), ": ",
              group.describe_process(static_cast<std::size_t>(end.rank)),
@@ -213,7 +221,7 @@ void ShmCommunicator::recover() {
 
 /// What rank 0 tells the others of the segment it has made.
 struct Offer {
-  std::uint32_t number = 0;
+  std::uint32_t segment = 0;
   std::uint32_t is_made = 0;
   char problem[504] = {};
 };
@@ -225,7 +233,7 @@ at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label
   at::Tensor memory;
   if (rank() == 0) {
     try {
-      std::tie(memory, offer.number) = side_->memory->make_shared(bytes);
+      std::tie(memory, offer.segment) = side_->memory->make_shared(bytes);
       offer.is_made = 1;
     } catch (const Error& error) {
       error.text().copy(offer.problem, sizeof(offer.problem) - 1);
@@ -245,7 +253,7 @@ at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label
   FSDP_CHECK(offer.is_made == 1, ErrorCode::kIo, "\"", label.name, "\": rank 0 ", offer.problem);
   try {
     if (rank() != 0) {
-      memory = side_->memory->open_shared(0, offer.number, bytes);
+      memory = side_->memory->open_shared(0, offer.segment, bytes);
     }
   } catch (const Error& error) {
     side_->fail_group(announcement.mine(), error.code(), error.text());
@@ -254,67 +262,12 @@ at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label
   return memory;
 }
 
-// ---- meeting ----------------------------------------------------------------------------------
-
-constexpr char kRefusal = '!';
-
-std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
-std::string to_text(const shm::Identity& identity, const shm::Address& address) {
-  std::ostringstream text;
-  text << identity.high << ' ' << identity.low << ' ' << address.process << ' '
-       << address.descriptor;
-  return text.str();
-}
-
-/// Rank 0 makes the control block, the others open it. A refusal travels like an address.
-std::shared_ptr<shm::Group> join(c10d::Store& store, const ShmOptions& options) {
-  const std::string key = "fsdp/shm/control";
-  shm::Identity identity = shm::make_identity();
-  std::shared_ptr<shm::Segment> control;
-  if (options.rank == 0) {
-    try {
-      control = shm::Segment::create(identity, shm::Group::bytes(options.size));
-    } catch (const Error& error) {
-      store.set(key, kRefusal + error.text());
-      throw;
-    }
-    store.set(key, to_text(identity, control->address()));
-  } else {
-    const std::string text = text_of(store.get(key));
-    FSDP_CHECK(text.empty() || text.front() != kRefusal, ErrorCode::kIo, "rank 0 ", text.substr(1));
-    shm::Address address;
-    std::istringstream(text) >> identity.high >> identity.low >> address.process >>
-        address.descriptor;
-    control = shm::Segment::open(identity, address);
-  }
-  return std::make_shared<shm::Group>(std::move(control), identity, options.rank, options.size);
-}
-
-std::string joined_key(int rank) { return "fsdp/shm/joined/" + std::to_string(rank); }
-
 }  // namespace
 
-std::shared_ptr<Communicator> make_shm_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const ShmOptions& options) {
+std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up) {
   const detail::DispatchGuard guard;
-  std::shared_ptr<shm::Group> group;
-  try {
-    group = join(*store, options);
-    store->set(joined_key(options.rank), "yes");
-  } catch (const Error& error) {
-    store->set(joined_key(options.rank), kRefusal + error.text());
-    throw;
-  }
-  for (int peer = 0; peer < options.size; ++peer) {
-    const std::string text = text_of(store->get(joined_key(peer)));
-    FSDP_CHECK(text.front() != kRefusal, ErrorCode::kPeerFailed, "rank ", peer,
-               " cannot join over shared memory: ", text.substr(1));
-  }
-  const auto end = group->await_all_joined(detail::Clock::now() + options.timeout);
-  FSDP_CHECK(end.kind == shm::WaitEnd::kReady, ErrorCode::kPeerFailed, "rank ", options.rank,
-             " waits over shared memory for rank ", end.rank, ", which has ended");
-  auto communicator = std::make_shared<ShmCommunicator>(std::move(group), options.timeout);
+  auto communicator =
+      std::make_shared<ShmCommunicator>(detail::meet_in_shared_memory(set_up), set_up.timeout);
   communicator->agree({.name = "connect"})->wait();
   return communicator;
 }

@@ -53,7 +53,7 @@ ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& descr
     side_->fail_group(mine_, ErrorCode::kPeerFailed, "came after the group had failed");
   }
   deadline_ = Clock::now() + side_->timeout;
-  check(group_.await_slot(ticket_, deadline_), "a free slot");
+  check(group_.await_slot(ticket_, deadline_), "to end an earlier one");
   post();
 }
 
@@ -83,13 +83,17 @@ void ShmExchange::wait(const Reader& read) {
   deadline_ = Clock::now() + side_->timeout;
   // A failure of before is one also where all have started; a later one may come from a rank that
   // is through with this exchange.
-  check({.kind = came_after_failure_ ? End::kFailed : End::kReady}, "");
-  check(group_.await_posted(ticket_, deadline_), "all to start it");
+  if (came_after_failure_ && shm::generation_of(ticket_) == group_.generation()) {
+    check({.kind = End::kFailed}, "");
+  }
+  check(group_.await_posted(ticket_, deadline_), "to start it");
   compare();
   read_all(read);
   group_.finish(ticket_);
-  if (posted_.kind == shm::Source::kInPlace || posted_.kind == shm::Source::kStaged) {
-    check(group_.await_done(ticket_, deadline_), "all to read");
+  // Sliced also inline: a reduce-scatter is a fence, see Communicator.
+  if (posted_.kind == shm::Source::kInPlace || posted_.kind == shm::Source::kStaged ||
+      own_.is_sliced) {
+    check(group_.await_done(ticket_, deadline_), "to read");
   }
   is_complete_ = true;
   record.complete();
@@ -121,7 +125,7 @@ void ShmExchange::read_all(const Reader& read) {
         is_read_elsewhere || group_.source(ticket_, rank).kind == shm::Source::kInPlace;
   }
   if (is_staged || is_read_elsewhere) {
-    check(group_.begin_reading(ticket_), "all to stay");
+    check(group_.begin_reading(ticket_), "to stay");
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const shm::Source& source = group_.source(ticket_, rank);
@@ -154,16 +158,16 @@ void ShmExchange::read_all(const Reader& read) {
 std::size_t ShmExchange::piece_bytes() const {
   const std::size_t half = shm::kStagingBytes / 2;
   // Sliced, whoever reads: the pieces of all slices lie side by side.
-  return own_.is_sliced ? half / static_cast<std::size_t>(group_.size()) / kPieceAlignment *
-                              kPieceAlignment
-                        : half;
+  return own_.is_sliced
+             ? half / static_cast<std::size_t>(group_.size()) / kPieceAlignment * kPieceAlignment
+             : half;
 }
 
 /// Puts this rank's piece where the peers find it, and waits until theirs are there.
 void ShmExchange::stage(std::uint32_t piece, std::size_t offset, std::size_t bytes) {
   if (posted_.kind == shm::Source::kStaged) {
     if (piece >= 2) {
-      check(group_.await_consumed(ticket_, piece - 1, deadline_), "all to read");
+      check(group_.await_consumed(ticket_, piece - 1, deadline_), "to read");
     }
     std::byte* half = group_.own_half(piece);
     const auto* data = static_cast<const std::byte*>(own_.data);
@@ -171,8 +175,7 @@ void ShmExchange::stage(std::uint32_t piece, std::size_t offset, std::size_t byt
     const std::size_t copies = own_.is_sliced ? static_cast<std::size_t>(group_.size()) : 1;
     for (std::size_t copy = 0; copy < copies; ++copy) {
       if (!own_.is_sliced || copy != me) {
-        std::memcpy(half + copy * piece_bytes(),
-                    data + copy * own_.read_bytes + offset, bytes);
+        std::memcpy(half + copy * piece_bytes(), data + copy * own_.read_bytes + offset, bytes);
       }
     }
     group_.show_staged(ticket_, piece + 1);
@@ -180,7 +183,7 @@ void ShmExchange::stage(std::uint32_t piece, std::size_t offset, std::size_t byt
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(group_.size()); ++rank) {
     if (static_cast<int>(rank) != group_.rank() &&
         group_.source(ticket_, rank).kind == shm::Source::kStaged) {
-      check(group_.await_staged(ticket_, rank, piece + 1, deadline_), "the data");
+      check(group_.await_staged(ticket_, rank, piece + 1, deadline_), "to give its data");
     }
   }
 }
@@ -207,16 +210,18 @@ void ShmExchange::check(const End& end, const char* what) {
     case End::kLost:
       side_->fail_group(mine_, ErrorCode::kPeerFailed,
                         "lost " + group_.describe_process(static_cast<std::size_t>(end.rank)) +
-                            " while it waited for " + what + ": it has ended or left the group");
+                            ", which has ended or left the group, while it waited for it " + what);
     case End::kTimeout: break;
   }
   const std::string missing = group_.list_missing(ticket_);
-  side_->fail_group(mine_, ErrorCode::kTimeout,
-                    "waited " + to_text(side_->timeout) + " for " + what +
-                        (missing.empty() ? "; no rank is missing: a rank is too slow"
-                                         : "; missing: " + missing +
-                                               ". Every rank must make this call") +
-                        "; FSDP_TIMEOUT sets the limit");
+  const std::string whom =
+      missing.empty() ? std::to_string(end.rank) : missing.substr(0, missing.find(','));
+  side_->fail_group(
+      mine_, ErrorCode::kTimeout,
+      "waited " + to_text(side_->timeout) + " for rank " + whom + " " + what +
+          (missing.empty() ? "; no rank is missing: a rank is too slow"
+                           : "; missing: " + missing + ". Every rank must make this call") +
+          "; FSDP_TIMEOUT sets the limit");
 }
 
 void ShmExchange::fail_dropped(int rank) {
@@ -224,9 +229,9 @@ void ShmExchange::fail_dropped(int rank) {
   while (!group_.first_failure() && Clock::now() < std::min(patience, deadline_)) {
     std::this_thread::sleep_for(Milliseconds(5));
   }
-  side_->fail_group(mine_, ErrorCode::kPeerFailed,
-                    "cannot complete: rank " + std::to_string(rank) +
-                        " dropped it before it was complete");
+  side_->fail_group(
+      mine_, ErrorCode::kPeerFailed,
+      "cannot complete: rank " + std::to_string(rank) + " dropped it before it was complete");
 }
 
 }  // namespace fsdp::comm::detail

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <functional>
+#include <utility>
 
 #include "fsdp/base/error.hpp"
 
@@ -25,20 +26,33 @@ std::pair<at::Tensor, std::uint32_t> ShmMemory::make_shared(std::int64_t bytes) 
 
 std::pair<at::Tensor, std::uint32_t> ShmMemory::make(std::int64_t bytes, bool frees) {
   auto segment = shm::Segment::create(group_->identity(), static_cast<std::size_t>(bytes));
-  const std::uint32_t number = group_->publish_segment(*segment);
-  const auto version = group_->segment_version(static_cast<std::size_t>(group_->rank()), number);
-  const Name name{group_->rank(), number};
+  const Name name{group_->rank(), group_->publish_segment(*segment)};
   std::lock_guard lock(mutex_);
-  known_[name] = {segment, version, /*is_held=*/true};
-  return {wrap(name, segment, bytes, frees), number};
+  known_[name] = {segment, /*is_held=*/true};
+  return {wrap(name, segment, bytes, frees), name.second};
 }
 
-at::Tensor ShmMemory::open_shared(int owner, std::uint32_t number, std::int64_t bytes) {
-  find({.kind = shm::Source::kInPlace, .owner = owner, .segment = number});
+at::Tensor ShmMemory::open_shared(int owner, std::uint32_t id, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
-  Known& known = known_.at({owner, number});
+  Known& known = look_up({owner, id});
   known.is_held = true;
-  return wrap({owner, number}, known.segment, bytes, /*frees=*/false);
+  return wrap({owner, id}, known.segment, bytes, /*frees=*/false);
+}
+
+/// Opens what is not known yet, and lets go of what had its entry before.
+ShmMemory::Known& ShmMemory::look_up(const Name& name) {
+  const auto found = known_.find(name);
+  if (found != known_.end()) {
+    return found->second;
+  }
+  std::erase_if(known_, [&](const auto& other) {
+    return other.first.first == name.first &&
+           shm::entry_of(other.first.second) == shm::entry_of(name.second) && !other.second.is_held;
+  });
+  const auto owner = static_cast<std::size_t>(name.first);
+  auto segment =
+      shm::Segment::open(group_->identity(), group_->segment_address(owner, name.second));
+  return known_[name] = {std::move(segment), /*is_held=*/false};
 }
 
 void ShmMemory::forget(const Name& name, bool frees) noexcept {
@@ -50,7 +64,7 @@ void ShmMemory::forget(const Name& name, bool frees) noexcept {
   if (name.first == group_->rank()) {
     group_->withdraw_segment(name.second);
     if (frees) {
-      // Peers map a buffer until its number has another use.
+      // Peers map a buffer until its entry has another use.
       found->second.segment->free_pages();
     }
   }
@@ -75,23 +89,8 @@ std::optional<shm::Source> ShmMemory::locate(const void* data, std::size_t bytes
 }
 
 const std::byte* ShmMemory::find(const shm::Source& source) {
-  const auto owner = static_cast<std::size_t>(source.owner);
-  const Name name{source.owner, source.segment};
   std::lock_guard lock(mutex_);
-  Known& known = known_[name];
-  const std::uint32_t version = group_->segment_version(owner, source.segment);
-  if (!known.is_held && (!known.segment || known.version != version)) {
-    known = {};
-    try {
-      known.segment = shm::Segment::open(group_->identity(),
-                                         group_->segment_address(owner, source.segment));
-    } catch (...) {
-      known_.erase(name);
-      throw;
-    }
-    known.version = version;
-  }
-  return known.segment->data() + source.offset;
+  return look_up({source.owner, source.segment}).segment->data() + source.offset;
 }
 
 }  // namespace fsdp::comm::detail

@@ -28,10 +28,10 @@ class ShmMemory : public std::enable_shared_from_this<ShmMemory> {
   /// @throws Error kIo when there is too little memory or there are too many
   at::Tensor make_buffer(std::int64_t bytes);
 
-  /// Bytes that all ranks may open, and their number.
+  /// Bytes that all ranks may open, and their segment's id.
   std::pair<at::Tensor, std::uint32_t> make_shared(std::int64_t bytes);
   /// The bytes of a segment that `owner` made for all, for reading and writing.
-  at::Tensor open_shared(int owner, std::uint32_t number, std::int64_t bytes);
+  at::Tensor open_shared(int owner, std::uint32_t id, std::int64_t bytes);
 
   /// Where peers find these bytes; nothing when they lie in private memory.
   std::optional<shm::Source> locate(const void* data, std::size_t bytes);
@@ -39,13 +39,13 @@ class ShmMemory : public std::enable_shared_from_this<ShmMemory> {
   const std::byte* find(const shm::Source& source);
 
  private:
-  using Name = std::pair<int, std::uint32_t>;
+  using Name = std::pair<int, std::uint32_t>;  ///< owner and id
   struct Known {
     std::shared_ptr<shm::Segment> segment;
-    std::uint32_t version = 0;
     bool is_held = false;  ///< by a tensor of this rank
   };
 
+  Known& look_up(const Name& name);
   std::pair<at::Tensor, std::uint32_t> make(std::int64_t bytes, bool frees);
   void forget(const Name& name, bool frees) noexcept;
   at::Tensor wrap(const Name& name, const std::shared_ptr<shm::Segment>& segment,

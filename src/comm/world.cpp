@@ -2,6 +2,7 @@
 #include "fsdp/comm/world.hpp"
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -15,7 +16,10 @@
 
 #include "base/interface_choice.hpp"
 #include "comm/gloo.hpp"
+#include "comm/host.hpp"
 #include "comm/rendezvous.hpp"
+#include "comm/set_up_exchange.hpp"
+#include "comm/shm.hpp"
 #include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
 #include "comm/timeout.hpp"
@@ -35,11 +39,35 @@ void World::publish_failure(const std::string& text) const noexcept {
   communicator_->publish_failure(text);
 }
 
+namespace {
+
+/// "auto" decided, by all ranks alike. @collective
+std::string choose_transport(const std::string& wish, const base::RankEnvironment& environment,
+                             const comm::detail::SetUp& set_up) {
+  if (wish != "auto" && wish != "shm") {
+    return wish;
+  }
+  std::string mine = comm::detail::host_identity();
+  if (wish == "auto" && std::getenv("FSDP_HOST_ID") == nullptr &&
+      environment.local_size != environment.size) {
+    mine += " rank " + std::to_string(environment.rank);  // the launcher knows of other hosts
+  }
+  const auto hosts = comm::detail::exchange_texts(set_up, "host", mine);
+  const int elsewhere = comm::detail::first_elsewhere(hosts);
+  FSDP_CHECK(wish == "auto" || elsewhere < 0, ErrorCode::kInvalidArgument,
+             "transport shm needs all ranks on one host, but rank 0 is on '", hosts[0],
+             "' and rank ", elsewhere, " on '", hosts[static_cast<std::size_t>(elsewhere)],
+             "': use gloo, or set FSDP_HOST_ID to one value where this is wrong");
+  return elsewhere < 0 ? "shm" : "gloo";
+}
+
+}  // namespace
+
 World init(const InitOptions& options) {
-  FSDP_CHECK(
-      options.transport == "auto" || options.transport == "gloo" || options.transport == "c10d",
-      ErrorCode::kInvalidArgument, "transport is '", options.transport,
-      "', must be auto, gloo or c10d");
+  FSDP_CHECK(options.transport == "auto" || options.transport == "shm" ||
+                 options.transport == "gloo" || options.transport == "c10d",
+             ErrorCode::kInvalidArgument, "transport is '", options.transport,
+             "', must be auto, shm, gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
   base::check_interface_variable();
   const auto given = [](std::chrono::milliseconds option, auto from_environment) {
@@ -53,15 +81,21 @@ World init(const InitOptions& options) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
     base::set_log_rank(environment.rank);
-    const comm::detail::Meeting meeting =
-        comm::detail::join_store(environment, setup_timeout);
+    const comm::detail::Meeting meeting = comm::detail::join_store(environment, setup_timeout);
     const comm::GlooOptions gloo{.rank = environment.rank,
                                  .size = environment.size,
                                  .master_addr = meeting.master_address,
                                  .timeout = setup_timeout};
-    if (options.transport == "c10d") {
-      communicator = comm::make_c10d_communicator(comm::connect_gloo(meeting.store, gloo),
-                                                  setup_timeout);
+    const comm::detail::SetUp set_up{.store = *meeting.store,
+                                     .rank = environment.rank,
+                                     .size = environment.size,
+                                     .timeout = setup_timeout};
+    const std::string transport = choose_transport(options.transport, environment, set_up);
+    if (transport == "shm") {
+      communicator = comm::make_shm_communicator(set_up);
+    } else if (transport == "c10d") {
+      communicator =
+          comm::make_c10d_communicator(comm::connect_gloo(meeting.store, gloo), setup_timeout);
       communicator->agree({.name = "init"})->wait();
     } else {
       communicator = comm::make_gloo_communicator(meeting.store, gloo);

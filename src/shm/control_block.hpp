@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What lies in the segment where the ranks of a job meet: a block for each rank, and behind the
-/// blocks a staging area for each. Plain data and lock-free atomics only; zero bytes are its initial
-/// state.
+/// blocks a staging area for each. Plain data and lock-free atomics only; zero bytes are its
+/// initial state.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ struct Source {
   enum Kind : std::int32_t { kNone, kInline, kInPlace, kStaged };
   Kind kind = kNone;
   std::int32_t owner = -1;    ///< kInPlace: whose segment
-  std::uint32_t segment = 0;  ///< kInPlace: its number
+  std::uint32_t segment = 0;  ///< kInPlace: its id, see SegmentEntry
   std::uint64_t offset = 0;   ///< kInPlace
 };
 
@@ -49,11 +49,18 @@ struct Slot {
 };
 
 /// A segment's entry in its owner's directory. `version` is odd while the entry is valid and grows
-/// with every change, so that peers notice when a number is used again.
+/// with every change. A segment's id is made of both, so that it is never used again.
 struct SegmentEntry {
   std::atomic<std::uint32_t> version;
   std::atomic<std::int32_t> descriptor;
 };
+
+constexpr int kEntryBits = 8;
+static_assert(kSegments <= (1U << kEntryBits));
+constexpr std::uint32_t make_segment_id(std::uint32_t version, std::uint32_t entry) {
+  return (version << kEntryBits) | entry;
+}
+constexpr std::uint32_t entry_of(std::uint32_t id) { return id & ((1U << kEntryBits) - 1); }
 
 enum class Presence : std::uint32_t { kAbsent = 0, kJoined = 1, kLeft = 2 };
 
@@ -64,7 +71,7 @@ struct RankBlock {
   /// recover(): the generation that this rank waits to enter, and the last one it has asked for.
   std::atomic<std::uint64_t> here;
   std::atomic<std::uint64_t> came;
-  /// The ticket that this rank waits in, 0 when it does not wait; for messages.
+  /// The ticket that this rank waits in or has given up in, else 0; for messages.
   std::atomic<Ticket> waiting;
   CoreMask cores;
   /// Text of this rank's failure, written before the first failure names this rank.

@@ -30,9 +30,8 @@ bool Group::has_process_ended(std::size_t peer) const {
 /// Bad news for a wait in `ticket` for `peer`; ticket 0 is set-up or recovery.
 std::optional<WaitEnd> Group::judge(std::size_t peer, Ticket ticket) const {
   // Before the failure is looked for: whoever leaves has told the cause before.
-  const bool is_lost =
-      block(peer).presence.load(std::memory_order_seq_cst) == Presence::kLeft ||
-      has_process_ended(peer);
+  const bool is_lost = block(peer).presence.load(std::memory_order_seq_cst) == Presence::kLeft ||
+                       has_process_ended(peer);
   const WaitEnd lost{WaitEnd::kLost, static_cast<int>(peer)};
   if (ticket == 0) {
     return is_lost ? std::optional(lost) : std::nullopt;
@@ -101,9 +100,7 @@ WaitEnd Group::recover(Clock::time_point deadline) {
   auto& shared_generation = control_.header().generation;
   is_between_generations_ = true;
   const std::uint64_t next = generation_ + 1;
-  const auto has_begun = [&] {
-    return shared_generation.load(std::memory_order_seq_cst) >= next;
-  };
+  const auto has_begun = [&] { return shared_generation.load(std::memory_order_seq_cst) >= next; };
   const bool comes_late = has_begun();
   if (!comes_late) {
     // Whoever still waits in an exchange of the old generation must come here.
@@ -126,6 +123,7 @@ WaitEnd Group::recover(Clock::time_point deadline) {
   }
   generation_ = next;
   sequence_ = 0;
+  block(rank_).waiting.store(0, std::memory_order_relaxed);
   if (comes_late && first_failure()) {
     return recover(deadline);  // the others have come and gone: meet them in the next one
   }
@@ -139,8 +137,8 @@ std::string Group::list_missing(Ticket ticket) const {
   std::string missing;
   for (std::size_t peer = 0; peer < size_; ++peer) {
     const std::uint64_t state = this->state(peer, ticket);
-    const bool has_come = is_over(state, ticket) ||
-                          block(peer).waiting.load(std::memory_order_relaxed) != 0;
+    const bool has_come =
+        is_over(state, ticket) || block(peer).waiting.load(std::memory_order_relaxed) != 0;
     if (peer != rank_ && !has_come) {
       append(missing, peer);
     }

@@ -11,8 +11,8 @@ namespace fsdp::shm {
 /// Rung after every change that somebody may wait for.
 ///
 /// A sleeper announces itself, notes the count, checks its condition, and sleeps only while the
-/// count is what it noted. Whoever rings changes the condition first, then the count, then looks for
-/// sleepers; all four are sequentially consistent, so one of the two sees the other. A sleeper
+/// count is what it noted. Whoever rings changes the condition first, then the count, then looks
+/// for sleepers; all four are sequentially consistent, so one of the two sees the other. A sleeper
 /// that is killed stays announced and costs a system call a ring, nothing more.
 struct Bell {
   alignas(64) std::atomic<std::uint32_t> count{0};

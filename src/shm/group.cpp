@@ -25,7 +25,8 @@ Group::Group(std::shared_ptr<Segment> segment, const Identity& identity, int ran
       processes_(size_) {
   FSDP_CHECK(segment_->bytes() == bytes(size), ErrorCode::kMismatch, "rank ", rank, " expects ",
              size, " ranks, ", bytes(size), " bytes of shared memory, but finds ",
-             segment_->bytes(), " bytes: WORLD_SIZE differs between the ranks, or their versions do");
+             segment_->bytes(),
+             " bytes: WORLD_SIZE differs between the ranks, or their versions do");
   RankBlock& mine = block(rank_);
   mine.cores = own_cores();
   mine.process.store(static_cast<std::int32_t>(::getpid()), std::memory_order_relaxed);
@@ -186,9 +187,8 @@ void Group::show_consumed(Ticket ticket, std::uint32_t pieces) {
 
 WaitEnd Group::await_staged(Ticket ticket, std::size_t rank, std::uint32_t pieces,
                             Clock::time_point deadline) {
-  return await(rank, ticket, deadline, [&] {
-    return slot(rank, ticket).staged.load(std::memory_order_acquire) >= pieces;
-  });
+  return await(rank, ticket, deadline,
+               [&] { return slot(rank, ticket).staged.load(std::memory_order_acquire) >= pieces; });
 }
 
 WaitEnd Group::await_consumed(Ticket ticket, std::uint32_t pieces, Clock::time_point deadline) {
@@ -201,30 +201,29 @@ WaitEnd Group::await_consumed(Ticket ticket, std::uint32_t pieces, Clock::time_p
 
 std::uint32_t Group::publish_segment(const Segment& segment) {
   auto& entries = block(rank_).segments;
-  for (std::uint32_t number = 0; number < kSegments; ++number) {
-    const std::uint32_t version = entries[number].version.load(std::memory_order_relaxed);
+  for (std::uint32_t entry = 0; entry < kSegments; ++entry) {
+    const std::uint32_t version = entries[entry].version.load(std::memory_order_relaxed);
     if (version % 2 == 0) {
-      entries[number].descriptor.store(segment.address().descriptor, std::memory_order_relaxed);
-      entries[number].version.store(version + 1, std::memory_order_release);
-      return number;
+      entries[entry].descriptor.store(segment.address().descriptor, std::memory_order_relaxed);
+      entries[entry].version.store(version + 1, std::memory_order_release);
+      return make_segment_id(version + 1, entry);
     }
   }
   fail(ErrorCode::kIo, "rank ", rank_, " has ", kSegments,
        " shared buffers already; each sharded model needs a few: destroy those that are not used");
 }
 
-void Group::withdraw_segment(std::uint32_t number) noexcept {
-  block(rank_).segments[number].version.fetch_add(1, std::memory_order_release);
+void Group::withdraw_segment(std::uint32_t id) noexcept {
+  block(rank_).segments[entry_of(id)].version.fetch_add(1, std::memory_order_release);
 }
 
-std::uint32_t Group::segment_version(std::size_t rank, std::uint32_t number) const {
-  const auto version = block(rank).segments[number].version.load(std::memory_order_acquire);
-  return version % 2 == 1 ? version : 0;
-}
-
-Address Group::segment_address(std::size_t rank, std::uint32_t number) const {
+Address Group::segment_address(std::size_t rank, std::uint32_t id) const {
+  const SegmentEntry& entry = block(rank).segments[entry_of(id)];
+  FSDP_CHECK(make_segment_id(entry.version.load(std::memory_order_acquire), entry_of(id)) == id,
+             ErrorCode::kPeerFailed, "rank ", rank,
+             " has freed shared memory that it offers to read");
   return {.process = block(rank).process.load(std::memory_order_relaxed),
-          .descriptor = block(rank).segments[number].descriptor.load(std::memory_order_relaxed)};
+          .descriptor = entry.descriptor.load(std::memory_order_relaxed)};
 }
 
 }  // namespace fsdp::shm

@@ -43,8 +43,8 @@ class Group {
  public:
   /// Bytes that the block of `size` ranks takes.
   static std::size_t bytes(int size);
-  /// Joins the group whose block lies in `segment`; the segment's maker passes the same. Ranks of one
-  /// process may pass one segment or one each.
+  /// Joins the group whose block lies in `segment`; the segment's maker passes the same. Ranks of
+  /// one process may pass one segment or one each.
   /// @throws Error kMismatch when the block is for another number of ranks
   Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size);
   ~Group();
@@ -109,13 +109,13 @@ class Group {
   std::string list_missing_recovery() const;
   std::string describe_process(std::size_t rank) const;
 
-  /// Enters a segment of this rank's in its directory and returns its number.
+  /// Enters a segment of this rank's in its directory and returns its id.
   /// @throws Error kIo when there are too many
   std::uint32_t publish_segment(const Segment& segment);
-  void withdraw_segment(std::uint32_t number) noexcept;
-  /// The entry of a peer's segment: 0 when there is none.
-  std::uint32_t segment_version(std::size_t rank, std::uint32_t number) const;
-  Address segment_address(std::size_t rank, std::uint32_t number) const;
+  void withdraw_segment(std::uint32_t id) noexcept;
+  /// Where a rank's segment can be opened.
+  /// @throws Error kPeerFailed when that rank has withdrawn it
+  Address segment_address(std::size_t rank, std::uint32_t id) const;
 
  private:
   template <class Ready>

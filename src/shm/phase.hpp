@@ -16,11 +16,13 @@
 /// These are all synchronisation points; a release store of `state`, seen by an acquire load of
 /// `state`, orders the plain memory on both sides:
 ///
-///   S1  posted -> read    my source is written before kPosted; peers read it after they saw kPosted
-///   S2  done -> rewrite   peers read before their kDone; I write a source again after I saw kDone of
+///   S1  posted -> read    my source is written before kPosted; peers read it after they saw
+///   kPosted S2  done -> rewrite   peers read before their kDone; I write a source again after I
+///   saw kDone of
 ///                         all (only where the source is in place or staged: inline data and
 ///                         agreements are left behind in the slot)
-///   S3  slot -> reuse     peers read a slot before their kDone; its owner posts ticket + kRing into
+///   S3  slot -> reuse     peers read a slot before their kDone; its owner posts ticket + kRing
+///   into
 ///                         it after it saw all slots of that number finished
 ///   S4  reading | dropped kReading and kDropped are stored, then the other side is loaded, all
 ///                         sequentially consistent: either the reader sees the drop and does not
@@ -29,8 +31,8 @@
 ///                         peers have consumed what it held
 ///   S6  generation        recover() enters a new generation by a compare-and-swap after all ranks
 ///                         are in recover(); between its first call of recover() and the new
-///                         generation a rank touches no slot. Tickets of a new generation are larger
-///                         than all before, so old words in the slots mean "not there yet"
+///                         generation a rank touches no slot. Tickets of a new generation are
+///                         larger than all before, so old words in the slots mean "not there yet"
 ///
 /// Nothing here is a lock: a process that ends at any point leaves words that the others can judge.
 #pragma once

@@ -88,8 +88,7 @@ std::shared_ptr<Segment> Segment::create(const Identity& identity, std::size_t b
   check_file_size_limit(all);
   check_available(all);
   Descriptor file(::memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  FSDP_CHECK(file.get() >= 0, ErrorCode::kIo,
-             "cannot make shared memory: ", std::strerror(errno));
+  FSDP_CHECK(file.get() >= 0, ErrorCode::kIo, "cannot make shared memory: ", std::strerror(errno));
   reserve(file.get(), all);
   ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   std::shared_ptr<Segment> segment(new Segment(file.release(), /*is_owner=*/true, bytes));
@@ -110,7 +109,7 @@ std::shared_ptr<Segment> Segment::open(const Identity& identity, const Address& 
   const bool is_segment =
       ::pread(file.get(), &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header)) &&
       header.magic == kMagic && header.identity == identity;
-  struct stat status {};
+  struct stat status{};
   FSDP_CHECK(is_segment && ::fstat(file.get(), &status) == 0 &&
                  static_cast<std::uint64_t>(status.st_size) >= kHeaderBytes + header.bytes,
              ErrorCode::kMismatch, path,
@@ -123,7 +122,8 @@ Segment::Segment(int descriptor, bool is_owner, std::size_t bytes)
     : descriptor_(descriptor), bytes_(bytes) {
   const std::size_t all = kHeaderBytes + std::max<std::size_t>(bytes, 1);
   // The owner's pages are there already; mapping them at once spares a fault a page later.
-  void* memory = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  void* memory =
+      ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
   const int error = errno;
   if (!is_owner || memory == MAP_FAILED) {
     ::close(descriptor_);

@@ -68,7 +68,9 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
     }
     sleep_on(bell, seen, std::min<std::chrono::nanoseconds>(kSlice, deadline - now));
   }
-  block(rank_).waiting.store(0, std::memory_order_relaxed);
+  if (end.kind == WaitEnd::kReady) {  // who gives up has come nevertheless: see list_missing()
+    block(rank_).waiting.store(0, std::memory_order_relaxed);
+  }
   return end;
 }
 

@@ -99,9 +99,9 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   problems.check(config.sample == 0 || !config.prompt.empty(), "--prompt is empty");
   problems.check(config.prefetch >= 0 && config.prefetch <= 64, "--prefetch is ", config.prefetch,
                  ", must be 0 to 64");
-  problems.check(
-      config.transport == "auto" || config.transport == "gloo" || config.transport == "c10d",
-      "--transport is '", config.transport, "', must be auto, gloo or c10d");
+  problems.check(config.transport == "auto" || config.transport == "shm" ||
+                     config.transport == "gloo" || config.transport == "c10d",
+                 "--transport is '", config.transport, "', must be auto, shm, gloo or c10d");
 }
 
 void check_data(const TrainConfig& config, Problems& problems) {

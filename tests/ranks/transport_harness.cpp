@@ -33,7 +33,8 @@ std::shared_ptr<comm::Communicator> connect(const std::string& transport,
     return communicator;
   }
   if (transport == "shm") {
-    return comm::make_shm_communicator(store, {.rank = rank, .size = size, .timeout = kTimeout});
+    return comm::make_shm_communicator(
+        {.store = *store, .rank = rank, .size = size, .timeout = kTimeout});
   }
   return comm::make_gloo_communicator(store, options);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// NOTE [life of an exchange in shared memory], step by step, in every interleaving of two and three
-/// ranks: nobody reads what its owner may write, and nobody waits for ever. Each rule is switched
-/// off once to show that the model needs it. The predicates are those of the real code; memory
-/// orders are not modelled (group_test runs under the thread sanitizer for that).
+/// The rules of src/shm/phase.hpp, step by step, in every interleaving of two and
+/// three ranks: nobody reads what its owner may write, and nobody waits for ever. Each rule is
+/// switched off once to show that the model needs it. The predicates are those of the real code;
+/// memory orders are not modelled (group_test runs under the thread sanitizer for that).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -112,8 +112,8 @@ class Model {
       if (!moved && !ended) {
         violation_ = "deadlock:";
         for (std::size_t i = 0; i < scenario_.ranks; ++i) {
-          violation_ += " rank " + std::to_string(i) + " in step " +
-                        std::to_string(state.rank[i].step);
+          violation_ +=
+              " rank " + std::to_string(i) + " in step " + std::to_string(state.rank[i].step);
         }
       }
     }

@@ -29,7 +29,8 @@ Clock::time_point soon(std::chrono::milliseconds wait = seconds(20)) { return Cl
 
 struct Job {
   explicit Job(int size)
-      : ranks(size), segment(Segment::create(identity, Group::bytes(size))),
+      : ranks(size),
+        segment(Segment::create(identity, Group::bytes(size))),
         data(Segment::create(identity, static_cast<std::size_t>(size) * kElements * sizeof(int))) {}
   int* source(int rank) const {
     return reinterpret_cast<int*>(data->data()) + static_cast<std::size_t>(rank) * kElements;

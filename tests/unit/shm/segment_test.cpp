@@ -77,7 +77,7 @@ TEST(Segment, NobodyCanCutItOffSoThatAccessesFail) {
 
 TEST(Segment, AllItsPagesAreReserved) {
   const auto made = Segment::create(make_identity(), 1 << 20);
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(path_of(*made).c_str(), &status), 0);
   EXPECT_GE(status.st_blocks * 512, 1 << 20);
   made->free_pages();
