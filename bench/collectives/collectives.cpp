@@ -24,12 +24,29 @@ struct Times {
   std::vector<double> two_memcpys, ready_gather, all_gather, reduce_scatter;
 };
 
+double since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+/// An action that concerns this rank alone, on all ranks at once.
 template <class Action>
-double microseconds(Communicator& group, Action&& action) {
+double time_copy(Communicator& group, Action&& action) {
   group.agree({.name = "start"})->wait();
   const auto begin = Clock::now();
   action();
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  return since(begin);
+}
+
+/// A collective that all ranks have started, as prefetching does: what starting and waiting take.
+template <class Start>
+double time_ready(Communicator& group, Start&& start) {
+  auto begin = Clock::now();
+  auto work = start();
+  const double starting = since(begin);
+  group.agree({.name = "all have started"})->wait();
+  begin = Clock::now();
+  work->wait();
+  return starting + since(begin);
 }
 
 double median(std::vector<double> times) {
@@ -47,13 +64,13 @@ void measure(Communicator& group, std::int64_t bytes, int rounds) {
   const auto copy = [&] { std::memcpy(other.data_ptr(), shard.data_ptr(), other.nbytes()); };
   Times times;
   for (int round = 0; round < rounds; ++round) {
-    times.two_memcpys.push_back(microseconds(group, [&] { copy(), copy(); }));
+    times.two_memcpys.push_back(time_copy(group, [&] { copy(), copy(); }));
     times.ready_gather.push_back(
-        microseconds(group, [&] { group.agree({.unit = 0, .name = "ready"})->wait(); }));
+        time_ready(group, [&] { return group.agree({.unit = 0, .name = "ready"}); }));
     times.all_gather.push_back(
-        microseconds(group, [&] { group.all_gather(whole, shard, {.unit = 0})->wait(); }));
-    times.reduce_scatter.push_back(microseconds(
-        group, [&] { group.reduce_scatter(shard, source, {.divisor = 2}, {.unit = 0})->wait(); }));
+        time_ready(group, [&] { return group.all_gather(whole, shard, {.unit = 0}); }));
+    times.reduce_scatter.push_back(time_ready(
+        group, [&] { return group.reduce_scatter(shard, source, {.divisor = 2}, {.unit = 0}); }));
   }
   if (group.rank() == 0) {
     std::printf(

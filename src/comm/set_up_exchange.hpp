@@ -2,6 +2,8 @@
 /// How ranks tell each other something before they are connected: through the job's store.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <string>
 #include <vector>
 
@@ -15,7 +17,7 @@ namespace fsdp::comm::detail {
 
 /// Who takes part, and how long any wait may last.
 struct SetUp {
-  c10d::Store& store;
+  c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int size = 1;
   Milliseconds timeout{};
@@ -24,7 +26,8 @@ struct SetUp {
 /// What every rank says about `topic`, by rank; once a topic. Rank 0, which may serve the store,
 /// waits a moment until all have read, so that each may end afterwards.
 /// @collective all ranks @blocks
-/// @throws Error kTimeout naming the rank that says nothing, kPeerFailed when the store is gone
+/// @throws Error kTimeout naming the rank that says nothing or the store's host, kPeerFailed when
+/// the store is gone
 std::vector<std::string> exchange_texts(const SetUp& set_up, const std::string& topic,
                                         const std::string& mine);
 

@@ -86,7 +86,7 @@ World init(const InitOptions& options) {
                                  .size = environment.size,
                                  .master_addr = meeting.master_address,
                                  .timeout = setup_timeout};
-    const comm::detail::SetUp set_up{.store = *meeting.store,
+    const comm::detail::SetUp set_up{.store = meeting.store,
                                      .rank = environment.rank,
                                      .size = environment.size,
                                      .timeout = setup_timeout};

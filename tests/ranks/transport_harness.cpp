@@ -34,7 +34,7 @@ std::shared_ptr<comm::Communicator> connect(const std::string& transport,
   }
   if (transport == "shm") {
     return comm::make_shm_communicator(
-        {.store = *store, .rank = rank, .size = size, .timeout = kTimeout});
+        {.store = store, .rank = rank, .size = size, .timeout = kTimeout});
   }
   return comm::make_gloo_communicator(store, options);
 }
