@@ -59,7 +59,10 @@ command_lint() {
   check "licence lines, lengths, header list" python3 tools/check_files.py
   check "fault table" python3 tools/check_faults.py
   if have shellcheck; then
-    check "shell scripts" shellcheck -x dev .ci/run tools/*.sh
+    check "shell scripts" shellcheck -x dev .ci/run tools/*.sh bench/*.sh bench/peers/*.sh
+  fi
+  if have ruff; then
+    check "Python of bench/ (ruff)" ruff check --quiet bench
   fi
   if [[ $all == yes ]]; then
     lint_all

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "fsdp/base/error.hpp"
+#include "fsdp/comm/agreement.hpp"
 #include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/mean.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/optim/adamw.hpp"

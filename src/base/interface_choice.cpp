@@ -50,13 +50,14 @@ std::vector<InterfaceChoice> choose_named_interfaces(const std::string& names, i
     const auto found =
         std::find_if(interfaces.begin(), interfaces.end(),
                      [&](const Interface& interface) { return interface.name == name; });
-    const char* problem = found == interfaces.end()    ? "is no interface of this host"
-                          : !found->is_up              ? "is down"
+    const char* problem = found == interfaces.end()  ? "is no interface of this host"
+                          : !found->is_up            ? "is down"
                           : found->addresses.empty() ? "has no address"
-                                                       : nullptr;
-    FSDP_CHECK(problem == nullptr, ErrorCode::kInvalidArgument, kVariable, " is '", names, "', but '",
-               name, "' ", problem, "; there are ", to_text(interfaces),
-               name.rfind('^', 0) == 0 ? ". To exclude one is not possible: name the one to use" : "");
+                                                     : nullptr;
+    FSDP_CHECK(
+        problem == nullptr, ErrorCode::kInvalidArgument, kVariable, " is '", names, "', but '",
+        name, "' ", problem, "; there are ", to_text(interfaces),
+        name.rfind('^', 0) == 0 ? ". To exclude one is not possible: name the one to use" : "");
     choices.push_back({.interface = name,
                        .address = best_address(found->addresses, family).host(),
                        .reason = kVariable});
@@ -74,8 +75,8 @@ std::vector<InterfaceChoice> choose_interfaces(const std::string& master) {
     return choose_named_interfaces(variable(), family, interfaces);
   }
   FSDP_CHECK(source.has_value(), ErrorCode::kIo, "there is no route to ", master,
-             ", where rank 0 is; ", kVariable, " names the interface to use: ",
-             to_text(interfaces));
+             ", where rank 0 is; ", kVariable,
+             " names the interface to use: ", to_text(interfaces));
   return {{.interface = name_of(source->host(), interfaces),
            .address = source->host(),
            .reason = "the route to " + master}};

@@ -17,9 +17,9 @@ struct InterfaceChoice {
 };
 
 /// The interfaces that GLOO_SOCKET_IFNAME names, with commas between several.
-/// @throws Error kInvalidArgument naming the variable, its value and the interfaces that exist, when
-/// one of them does not exist, is down, or has no address. "^lo", NCCL's way to exclude one, is no
-/// name either
+/// @throws Error kInvalidArgument naming the variable, its value and the interfaces that exist,
+/// when one of them does not exist, is down, or has no address. "^lo", NCCL's way to exclude one,
+/// is no name either
 std::vector<InterfaceChoice> choose_named_interfaces(const std::string& names, int family,
                                                      const std::vector<Interface>& interfaces);
 

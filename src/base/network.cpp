@@ -76,8 +76,8 @@ Descriptor try_to_listen(const Address& address) {
 
 std::string Address::host() const {
   std::array<char, NI_MAXHOST> text{};
-  const int code = ::getnameinfo(generic(*this), length, text.data(), text.size(), nullptr, 0,
-                                 NI_NUMERICHOST);
+  const int code =
+      ::getnameinfo(generic(*this), length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
   return code == 0 ? text.data() : "an unknown address";
 }
 

@@ -26,8 +26,10 @@ Resolution resolve_within(const std::string& host, std::uint16_t port, Milliseco
   std::future<Resolution> answer = promise->get_future();
   std::thread([promise, host, port] { promise->set_value(resolve(host, port)); }).detach();
   if (answer.wait_for(limit) != std::future_status::ready) {
-    return {.failure = "the name '" + host + "' cannot be resolved: the name service did not answer "
-                       "within " + seconds_text(limit)};
+    return {.failure = "the name '" + host +
+                       "' cannot be resolved: the name service did not answer "
+                       "within " +
+                       seconds_text(limit)};
   }
   return answer.get();
 }
@@ -56,8 +58,8 @@ Round try_all(const ReachOptions& options, Clock::time_point deadline) {
       return round;
     }
     round.tries += (round.tries.empty() ? "" : "; ") + address.text() + ": " +
-                   std::strerror(connection.error) + " (errno " +
-                   std::to_string(connection.error) + ")";
+                   std::strerror(connection.error) + " (errno " + std::to_string(connection.error) +
+                   ")";
   }
   return round;
 }

@@ -26,7 +26,8 @@ struct ReachOptions {
 /// cannot be resolved
 std::string reach(const ReachOptions& options);
 
-/// When to say again that one is still waiting: after 2 s, then at doubled distances up to a minute.
+/// When to say again that one is still waiting: after 2 s, then at doubled distances up to a
+/// minute.
 class WaitingNotice {
  public:
   /// Whether it is time, given how long the wait has lasted.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/claims.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -67,9 +68,9 @@ void sign_in(c10d::Store& store, const base::RankEnvironment& environment,
   const std::string size = std::to_string(environment.size);
   if (const std::string other = write_once(store, kSizeKey, size); other != size) {
     refuse(store, ErrorCode::kInvalidArgument,
-           "WORLD_SIZE is '" + size + "' in rank " + std::to_string(environment.rank) +
-                      " and '" + other + "' in another process that meets at " + endpoint +
-                      ": all ranks need the same");
+           "WORLD_SIZE is '" + size + "' in rank " + std::to_string(environment.rank) + " and '" +
+               other + "' in another process that meets at " + endpoint +
+               ": all ranks need the same");
   }
   store.add(claim_key(environment.rank), 1);
   const auto start = Clock::now();
@@ -105,7 +106,9 @@ void sign_in(c10d::Store& store, const base::RankEnvironment& environment,
 }
 
 void refuse_second_server(c10d::Store& store, const std::string& endpoint) {
-  const auto claims = store.add(claim_key(0), 1);
+  // The first one serves the store but may not have signed in yet.
+  constexpr std::int64_t kBoth = 2;
+  const auto claims = std::max(kBoth, store.add(claim_key(0), 1));
   refuse(store, ErrorCode::kInvalidArgument, claimed_twice(0, claims, endpoint));
 }
 

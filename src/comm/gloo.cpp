@@ -16,6 +16,7 @@
 #include "comm/fingerprint.hpp"
 #include "comm/gloo_exchange.hpp"
 #include "comm/gloo_work.hpp"
+#include "comm/quiet_store.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/regroup.hpp"
 #include "comm/shared_file.hpp"
@@ -268,11 +269,13 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
               choice.interface, "), from ", choice.reason);
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(choice.address));
   }
+  const detail::QuietStore quiet;
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
   } catch (const std::exception& error) {
     fail(ErrorCode::kPeerFailed, "rank ", options.rank, " of ", options.size,
-         " could not connect to its peers: ", error.what(),
+         " could not connect to its peers: ", detail::cause_of(error),
+         detail::describe_silent_ranks(*store, options.rank, options.size),
          ". GLOO_SOCKET_IFNAME names the network interface to use");
   }
 }

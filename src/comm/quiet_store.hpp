@@ -9,15 +9,19 @@
 #include <mutex>
 #include <utility>
 
+#include "fsdp/base/log.hpp"
+
 namespace fsdp::comm::detail {
 
-/// While one lives, LibTorch's warnings are not written, unless TORCH_CPP_LOG_LEVEL asks for a
-/// level. Process-wide, so only around requests to a store. *Thread safety*: internally locked.
+/// While one lives, LibTorch's warnings are not written, unless TORCH_CPP_LOG_LEVEL or
+/// FSDP_LOG=debug asks for them. Process-wide, so only around requests to a store. *Thread safety*:
+/// internally locked.
 class QuietStore {
  public:
   QuietStore() {
     std::lock_guard lock(shared().mutex);
-    if (shared().count++ == 0 && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    if (shared().count++ == 0 && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr &&
+        base::log_level() != base::LogLevel::kDebug) {
       shared().level = std::exchange(FLAGS_caffe2_log_level, kError);
     }
   }

@@ -4,6 +4,8 @@
 #include <string>
 #include <thread>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -50,6 +52,27 @@ void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generatio
            "sets the limit");
     }
     std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+std::string describe_silent_ranks(c10d::Store& store, int rank, int size) noexcept {
+  constexpr Milliseconds kPatience{1000};
+  const auto key = [](int of) { return "fsdp/not_connected/" + std::to_string(of); };
+  try {
+    store.add(key(rank), 1);
+    const auto deadline = Clock::now() + kPatience;
+    std::string silent;
+    for (int peer = 0; peer < size; ++peer) {
+      while (!store.check({key(peer)}) && Clock::now() < deadline) {
+        std::this_thread::sleep_for(kPollInterval);
+      }
+      if (!store.check({key(peer)})) {
+        silent += (silent.empty() ? "; missing: " : ", ") + std::to_string(peer);
+      }
+    }
+    return silent;
+  } catch (...) {
+    return rank == 0 ? "" : "; missing: 0, which serves the job's store";
   }
 }
 

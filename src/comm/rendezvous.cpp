@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/network.hpp"
 #include "base/reach.hpp"
 #include "comm/claims.hpp"
+#include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 
@@ -35,25 +35,13 @@ constexpr Milliseconds kStoreTimeout{10000};
 constexpr const char* kMasterAddressKey = "fsdp/master_address";
 constexpr const char* kLoopbackAddressKey = "fsdp/master_loopback_address";
 
-/// LibTorch logs a stack for every socket that closes; the errors here say it in words.
-class QuietTorch {
- public:
-  QuietTorch() {
-    if (base::log_level() != base::LogLevel::kDebug) {
-      FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-    }
-  }
-  QuietTorch(const QuietTorch&) = delete;
-  QuietTorch& operator=(const QuietTorch&) = delete;
-  ~QuietTorch() { FLAGS_caffe2_log_level = before_; }
-
- private:
-  const int before_ = FLAGS_caffe2_log_level;
-};
-
 std::string get_variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+std::string describe(const base::RankEnvironment& environment) {
+  return "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size);
 }
 
 std::string first_line(const std::exception& error) {
@@ -79,7 +67,10 @@ base::Descriptor inherited_socket() {
 
 /// TCPStore's greeting knows no limit: before a listener that says nothing it would wait for ever.
 /// A greeting that is late is left to its thread.
-Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout) {
+Store connect(const std::string& address, std::uint16_t port, Milliseconds timeout,
+              const std::string& who) {
+  constexpr Milliseconds kTick{100};
+  const std::string endpoint = base::endpoint_text(address, port);
   auto promise = std::make_shared<std::promise<Store>>();
   std::future<Store> answer = promise->get_future();
   std::thread([promise, address, port, timeout] {
@@ -93,11 +84,23 @@ Store connect(const std::string& address, std::uint16_t port, Milliseconds timeo
       promise->set_exception(std::current_exception());
     }
   }).detach();
-  FSDP_CHECK(answer.wait_for(timeout) == std::future_status::ready, ErrorCode::kTimeout,
-             "something listens at ", base::endpoint_text(address, port),
-             " but does not answer as the store of a job within ", to_text(timeout),
-             ": another program has that port");
-  return answer.get();
+  const auto start = Clock::now();
+  base::WaitingNotice notice;
+  for (auto elapsed = Milliseconds(0); elapsed < timeout;
+       elapsed = std::chrono::duration_cast<Milliseconds>(Clock::now() - start)) {
+    if (answer.wait_for(std::min(kTick, timeout)) == std::future_status::ready) {
+      return answer.get();
+    }
+    if (notice.is_due(elapsed)) {
+      base::log(base::LogLevel::kInfo, who, ": waiting for rank 0 at ", endpoint, ", ",
+                base::seconds_text(elapsed), " so far: its port is open");
+    }
+  }
+  fail(ErrorCode::kTimeout, who, " is still waiting for rank 0 at ", endpoint, " after ",
+       base::seconds_text(timeout),
+       ": its port is open, but no store of a job answers. Rank 0 has not called init() yet or "
+       "stands "
+       "still, or another program has that port");
 }
 
 /// An address of this host at which a listener on `port` answers.
@@ -115,11 +118,13 @@ std::string own_address(std::uint16_t port) {
 /// Rank 0 where the port is taken: by another rank 0 of this job, which then learns of it, or by a
 /// stranger.
 [[noreturn]] void report_taken_port(const base::RankEnvironment& environment,
-                                    const std::string& endpoint, const Error& cause) {
-  constexpr Milliseconds kPatience{2000};
+                                    const std::string& endpoint, Milliseconds timeout,
+                                    const Error& cause) {
+  constexpr Milliseconds kPatience{5000};
   Store store;
   try {
-    store = connect(own_address(environment.master_port), environment.master_port, kPatience);
+    store = connect(own_address(environment.master_port), environment.master_port,
+                    std::min(timeout, kPatience), "a second rank 0");
   } catch (const std::exception&) {
     // No store of any job.
   }
@@ -152,7 +157,7 @@ Store serve(const base::RankEnvironment& environment, const std::string& endpoin
     try {
       listener = base::listen_on("", environment.master_port);
     } catch (const Error& error) {
-      report_taken_port(environment, endpoint, error);
+      report_taken_port(environment, endpoint, timeout, error);
     }
     warn_of_foreign_master(environment);
   }
@@ -171,14 +176,15 @@ Store serve(const base::RankEnvironment& environment, const std::string& endpoin
 Meeting reach_store(const base::RankEnvironment& environment, bool agent_serves,
                     Milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
+  const std::string who = describe(environment);
   std::string address = base::reach(
       {.host = environment.master_addr,
        .port = environment.master_port,
        .limit = timeout,
-       .who = "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size),
+       .who = who,
        .whom = agent_serves ? "torchrun's store" : "rank 0",
        .hint = "MASTER_ADDR and MASTER_PORT say where, FSDP_SETUP_TIMEOUT how long to try"});
-  Store store = connect(address, environment.master_port, remaining(deadline));
+  Store store = connect(address, environment.master_port, remaining(deadline), who);
   if (agent_serves) {
     const std::string attempt = get_variable("TORCHELASTIC_RESTART_COUNT");
     store = c10::make_intrusive<c10d::PrefixStore>(
@@ -213,7 +219,7 @@ Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeou
       base::endpoint_text(environment.master_addr, environment.master_port);
   const bool agent_serves = get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const auto deadline = Clock::now() + timeout;
-  const QuietTorch quiet;
+  const QuietStore quiet;
   try {
     Meeting meeting;
     if (environment.rank == 0 && !agent_serves) {

@@ -15,6 +15,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/interface_choice.hpp"
+#include "base/network.hpp"
+#include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
 #include "comm/host.hpp"
 #include "comm/rendezvous.hpp"
@@ -41,6 +43,11 @@ void World::publish_failure(const std::string& text) const noexcept {
 
 namespace {
 
+using Milliseconds = comm::detail::Milliseconds;
+
+/// What the ranks need from each other beyond the time-out to tell the same cause.
+constexpr Milliseconds kPatienceForCause{1500};
+
 /// "auto" decided, by all ranks alike. @collective
 std::string choose_transport(const std::string& wish, const base::RankEnvironment& environment,
                              const comm::detail::SetUp& set_up) {
@@ -59,6 +66,48 @@ std::string choose_transport(const std::string& wish, const base::RankEnvironmen
              "' and rank ", elsewhere, " on '", hosts[static_cast<std::size_t>(elsewhere)],
              "': use gloo, or set FSDP_HOST_ID to one value where this is wrong");
   return elsewhere < 0 ? "shm" : "gloo";
+}
+
+std::shared_ptr<comm::Communicator> meet(const base::RankEnvironment& environment,
+                                         const std::string& wish, Milliseconds timeout) {
+  const auto deadline = comm::detail::Clock::now() + timeout;
+  const comm::detail::Meeting meeting = comm::detail::join_store(environment, timeout);
+  const comm::GlooOptions options{.rank = environment.rank,
+                                  .size = environment.size,
+                                  .master_addr = meeting.master_address,
+                                  .timeout = comm::detail::remaining(deadline)};
+  const comm::detail::SetUp set_up{.store = meeting.store,
+                                   .rank = environment.rank,
+                                   .size = environment.size,
+                                   .timeout = options.timeout};
+  const std::string transport = choose_transport(wish, environment, set_up);
+  if (transport == "shm") {
+    return comm::make_shm_communicator(set_up);
+  }
+  if (transport != "c10d") {
+    return comm::make_gloo_communicator(meeting.store, options);
+  }
+  auto communicator =
+      comm::make_c10d_communicator(comm::connect_gloo(meeting.store, options), options.timeout);
+  communicator->agree({.name = "init"})->wait();
+  return communicator;
+}
+
+/// Meets the other ranks, whatever they do: what a stopped rank 0 leaves unanswered has no limit.
+std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& environment,
+                                                 const std::string& transport,
+                                                 Milliseconds timeout) {
+  const auto communicator = std::make_shared<std::shared_ptr<comm::Communicator>>();
+  const bool met = comm::detail::finishes_within(
+      timeout + kPatienceForCause, [communicator, environment, transport, timeout] {
+        base::set_log_rank(environment.rank);
+        *communicator = meet(environment, transport, timeout);
+      });
+  FSDP_CHECK(met, ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
+             " got no answer of rank 0 at ", environment.master_addr, ":", environment.master_port,
+             " (MASTER_ADDR, MASTER_PORT) within ", comm::detail::to_text(timeout),
+             ": is that process stopped, or its host gone? FSDP_SETUP_TIMEOUT sets the limit");
+  return std::move(*communicator);
 }
 
 }  // namespace
@@ -81,29 +130,12 @@ World init(const InitOptions& options) {
     communicator = comm::make_threads_communicator(comm::make_thread_group(1, timeout), 0);
   } else {
     base::set_log_rank(environment.rank);
-    const comm::detail::Meeting meeting = comm::detail::join_store(environment, setup_timeout);
-    const comm::GlooOptions gloo{.rank = environment.rank,
-                                 .size = environment.size,
-                                 .master_addr = meeting.master_address,
-                                 .timeout = setup_timeout};
-    const comm::detail::SetUp set_up{.store = meeting.store,
-                                     .rank = environment.rank,
-                                     .size = environment.size,
-                                     .timeout = setup_timeout};
-    const std::string transport = choose_transport(options.transport, environment, set_up);
-    if (transport == "shm") {
-      communicator = comm::make_shm_communicator(set_up);
-    } else if (transport == "c10d") {
-      communicator =
-          comm::make_c10d_communicator(comm::connect_gloo(meeting.store, gloo), setup_timeout);
-      communicator->agree({.name = "init"})->wait();
-    } else {
-      communicator = comm::make_gloo_communicator(meeting.store, gloo);
-    }
+    communicator = meet_in_time(environment, options.transport, setup_timeout);
     communicator->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
-              environment.source, ") met at ", environment.master_addr, ":",
-              environment.master_port, ", transport ", communicator->transport());
+              environment.source, ") met at ",
+              base::endpoint_text(environment.master_addr, environment.master_port), ", transport ",
+              communicator->transport());
   }
   return World(std::move(communicator), environment.local_rank, environment.local_size);
 }

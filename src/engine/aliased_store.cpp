@@ -60,6 +60,12 @@ class AliasedStore : public WeightStore {
 
   void release(const Unit&, int, int, bool) override {}
 
+  void drop_works() override {
+    for (auto& work : works_) {
+      work.reset();
+    }
+  }
+
   void* address(int index, int /*slot*/) override {
     return addresses_[static_cast<std::size_t>(index)];
   }

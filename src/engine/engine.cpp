@@ -92,14 +92,14 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
 
 void Engine::release(std::span<const int> units) noexcept {
   std::lock_guard lock(mutex_);
-  if (failure_ != nullptr) {
+  if (failure_ != nullptr || is_stale()) {
     return;
   }
   try {
     execute(schedule_->release(units));
   } catch (...) {
-    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws it.
-    failure_ = std::current_exception();
+    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws what
+    // execute() recorded.
   }
 }
 
@@ -228,6 +228,11 @@ void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) 
   Parameter& parameter = unit.parameters[static_cast<std::size_t>(parameter_index)];
   check_lives_in_shards(parameter, "backward");
   has_gradients_ = true;
+  if (unit.is_optional && !schedule_->is_current(index)) {
+    // Whether an operator of this backward takes the weights depends on what ran in forward, which
+    // ranks that only take part cannot know: so it is always touched.
+    touch_briefly({&index, 1}, "its gradient");
+  }
   execute(schedule_->gradient(index));
   at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
   sink_->collect(index, parameter_index, grad);
@@ -287,12 +292,6 @@ void Engine::check_unused_parameters() {
 
 // --- what the facade asks --------------------------------------------------------------------
 
-void Engine::check_usable() const {
-  if (failure_ != nullptr) {
-    std::rethrow_exception(failure_);
-  }
-}
-
 void Engine::reshard() {
   std::lock_guard lock(mutex_);
   check_usable();
@@ -325,8 +324,11 @@ void Engine::reset_counters() {
   counters_.prefetch_misses = schedule_->misses();
 }
 
-bool Engine::is_unsharded(int unit) const {
+bool Engine::is_unsharded(int unit) {
   std::lock_guard lock(mutex_);
+  if (is_stale()) {
+    start_over();
+  }
   return schedule_->is_unsharded(unit);
 }
 

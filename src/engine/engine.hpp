@@ -23,8 +23,9 @@
 namespace fsdp::engine {
 
 /// *Invariants*: every public member takes the lock; after a collective failed, every later call
-/// throws that first failure. *Thread safety*: all members may be called from any thread of the
-/// rank.
+/// throws that first failure, until the communicator has recovered: the next call then starts over,
+/// whether this rank had failed or not, see start_over(). *Thread safety*: all members may be
+/// called from any thread of the rank.
 class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
  public:
   /// @collective all ranks
@@ -41,14 +42,20 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   /// A gradient of the module's tensor is there; called by autograd.
   void gradient(int unit, int parameter, const at::Tensor& tensor);
 
+  /// For participate(): in which order the forward that comes would touch these units.
+  std::vector<std::vector<int>> expected_run(std::span<const int> units);
+  /// Touches units as an operator called `op` would that takes their weights and ends at once.
+  void touch_briefly(std::span<const int> units, const char* op);
+
   /// The outermost backward has ended, or an exception ended it.
   void end_backward();
   void backward_died() noexcept;
 
   void reshard();
   void zero_grad();
-  void begin_full(bool writeback);
-  void end_full() noexcept;
+  /// Returns which scope it is, for end_full().
+  std::uint64_t begin_full(bool writeback);
+  void end_full(std::uint64_t scope) noexcept;
 
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
@@ -57,7 +64,9 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   memory::Bytes promise() const { return promise_; }
   Counters counters() const;
   void reset_counters();
-  bool is_unsharded(int unit) const;
+  bool is_unsharded(int unit);
+  /// Throws the first failure, if the group has not recovered since.
+  void check_usable();
   bool owns(const at::Tensor& tensor) const;
   /// Parameters in the module's order.
   std::vector<const Parameter*> ordered_parameters() const;
@@ -65,10 +74,12 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
  private:
   Engine(Partition partition, const World& world, Options options);
   void set_up();
+  void make_schedule();
   void make_views(int unit);
   void install_hooks(int unit);
   void set_guard_grads();
 
+  bool is_stale() const;
   void execute(const std::vector<schedule::Action>& actions, bool keeps_gradients = true);
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
@@ -79,7 +90,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
 
   void ensure_backward();
   void recover_from_dead_backward();
-  void check_usable() const;
+  void record_failure();
+  void start_over();
   void check_before_forward();
   void check_versions(std::span<const int> units, schedule::Pass pass);
   void refresh(int unit);
@@ -102,6 +114,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   std::vector<NamedBuffer> buffers_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
+  schedule::Config schedule_config_;
   std::optional<schedule::Schedule> schedule_;
 
   bool is_backward_open_ = false;
@@ -112,8 +125,10 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool has_finished_a_backward_ = false;
   bool has_printed_promise_ = false;
   std::exception_ptr failure_;
+  std::uint64_t generation_ = 0;  ///< the communicator's, at the last call
 
   int full_depth_ = 0;
+  std::uint64_t full_scope_ = 0;  ///< counts the outermost ones
   bool full_writeback_ = false;
   std::vector<at::Tensor> full_buffers_;
   std::int64_t full_bytes_ = 0;

@@ -60,8 +60,8 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
     }
   } catch (...) {
     // Ranks may have parted here: nothing that follows would match.
-    failure_ = std::current_exception();
-    throw;
+    record_failure();
+    std::rethrow_exception(failure_);
   }
 }
 

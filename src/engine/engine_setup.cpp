@@ -85,12 +85,13 @@ void Engine::set_up() {
   const int count = static_cast<int>(units_.size());
   const int others = count - (root_ >= 0 ? 1 : 0);
   const bool keeps_root = options_.keep_root && root_ >= 0;
-  schedule::Config config{.units = count,
-                          .root = root_,
-                          .keep_root = keeps_root,
-                          .prefetch = options_.prefetch,
-                          .slots = 1 + options_.prefetch + options_.extra_slots,
-                          .reduce_buffers = std::clamp(others, 1, 2)};
+  schedule::Config& config = schedule_config_;
+  config = {.units = count,
+            .root = root_,
+            .keep_root = keeps_root,
+            .prefetch = options_.prefetch,
+            .slots = 1 + options_.prefetch + options_.extra_slots,
+            .reduce_buffers = std::clamp(others, 1, 2)};
   const StoreConfig store_config{.slots = config.slots, .kept_unit = keeps_root ? root_ : -1};
   const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
                                      [](const Unit& unit) { return unit.device.is_cpu(); });
@@ -100,7 +101,7 @@ void Engine::set_up() {
   store_ = is_aliased ? make_aliased_store(communicator_, ledger_)
                       : make_slot_store(communicator_, ledger_, store_config);
   config.fence = store_->needs_fence();
-  schedule_.emplace(config);
+  make_schedule();
   store_->make_shards(units_);
   sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
   const std::int64_t staging =
@@ -121,8 +122,18 @@ void Engine::set_up() {
     }
   }
 
+  generation_ = communicator_.generation();
   promise_ = ledger_.live();
   promise_[memory::Kind::kMoments] = promise_[memory::Kind::kShards] * options_.moments;
+}
+
+void Engine::make_schedule() {
+  schedule_.emplace(schedule_config_);
+  for (int unit = 0; unit < schedule_config_.units; ++unit) {
+    if (at(unit).is_optional) {
+      schedule_->set_optional(unit);
+    }
+  }
 }
 
 /// Moves one unit's weights into the shards and points the module's tensors at storages that are
@@ -220,7 +231,7 @@ void Engine::print_promise() {
 
 // --- full parameters -------------------------------------------------------------------------
 
-void Engine::begin_full(bool writeback) {
+std::uint64_t Engine::begin_full(bool writeback) {
   std::lock_guard lock(mutex_);
   c10::NoGradGuard no_grad;
   check_usable();
@@ -231,35 +242,38 @@ void Engine::begin_full(bool writeback) {
     FSDP_CHECK(!writeback || full_writeback_, ErrorCode::kInvalidArgument,
                "[full_parameters] a scope with writeback inside one without it");
     ++full_depth_;
-    return;
+    return full_scope_;
   }
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   execute(schedule_->reshard());
   try {
     for (std::size_t i = 0; i < units_.size(); ++i) {
       Unit& unit = units_[i];
-      const int index = static_cast<int>(i);
       at::Tensor whole = at::empty({unit.layout->padded_numel()},
                                    at::TensorOptions(unit.dtype).device(unit.device));
       ledger_.add(memory::Kind::kFullScope, unit.padded_bytes());
       full_bytes_ += unit.padded_bytes();
-      communicator_.all_gather(whole, unit.flat_shard, {index, unit.name})->wait();
+      // A name of its own, lest it pass for the same unit's gather in a peer's forward.
+      communicator_.all_gather(whole, unit.flat_shard, {.name = "full_parameters: " + unit.name})
+          ->wait();
       count_gather(unit);
-      schedule_->hold(index);
+      schedule_->hold(static_cast<int>(i));
       unit.install(whole.data_ptr());
       full_buffers_.push_back(std::move(whole));
     }
   } catch (...) {
-    failure_ = std::current_exception();
-    throw;
+    record_failure();
+    std::rethrow_exception(failure_);
   }
   full_writeback_ = writeback;
   full_depth_ = 1;
+  return ++full_scope_;
 }
 
-void Engine::end_full() noexcept {
+void Engine::end_full(std::uint64_t scope) noexcept {
   std::lock_guard lock(mutex_);
-  if (failure_ != nullptr || --full_depth_ > 0) {
+  const bool is_over = full_depth_ == 0 || scope != full_scope_ || is_stale();
+  if (is_over || failure_ != nullptr || --full_depth_ > 0) {
     return;
   }
   c10::NoGradGuard no_grad;

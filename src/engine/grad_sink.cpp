@@ -132,4 +132,15 @@ void GradSink::wait_reduce(int unit, bool keeps_gradients) {
   }
 }
 
+void GradSink::start_over() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    works_[unit].reset();
+    buffer_of_[unit] = -1;
+    for (Parameter& parameter : units_[unit].parameters) {
+      parameter.fired = 0;
+      parameter.shard.mutable_grad().reset();
+    }
+  }
+}
+
 }  // namespace fsdp::engine

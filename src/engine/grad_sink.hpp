@@ -35,6 +35,9 @@ class GradSink {
   /// Ends it: the shards' grads are set, unless their backward died. @blocks
   void wait_reduce(int unit, bool keeps_gradients);
 
+  /// Forgets all gradients, also those on their way: their collectives are void.
+  void start_over();
+
   /// Memory of the sink's in which `unit` fits, to use before training: [padded_numel].
   at::Tensor spare_view(int unit) const;
 

@@ -30,7 +30,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
            << c10::IntArrayRef(parameter.sizes) << ", strides "
            << c10::IntArrayRef(parameter.strides) << ", " << c10::toString(unit.dtype)
            << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
-           << "\"\n";
+           << "\"" << (unit.is_optional ? ", optional" : "") << "\n";
     }
   }
   text << "end of the parameters\n";

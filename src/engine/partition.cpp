@@ -168,11 +168,33 @@ void check_members(torch::nn::Module& root) {
   }
 }
 
+/// Asks Options::optional about every unit.
+void mark_optional(Partition& partition, const Tree& tree, const Units& optional) {
+  std::set<std::string> asked;
+  for (Unit& unit : partition.units) {
+    const auto node = std::ranges::find(tree.modules, unit.module, &Tree::Node::name);
+    std::int64_t numel = 0;
+    for (const Parameter& parameter : unit.parameters) {
+      numel += parameter.numel;
+    }
+    asked.insert(unit.module);
+    unit.is_optional =
+        optional.claims({.name = unit.module,
+                         .module = node == tree.modules.end() ? nullptr : node->module,
+                         .numel = numel});
+  }
+  for (const std::string& name : optional.required_names) {
+    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound,
+               "[fully_shard] Options::optional lists \"", name,
+               "\", which is not the module of a unit: list it in Options::units too");
+  }
+}
+
 /// Groups the parameters by owner and dtype, in the module's order.
-Partition group(const Tree& tree, const Units& policy) {
+Partition group(const Tree& tree, const Options& options) {
   check_parameters(tree);
   check_aliases(tree);
-  const std::set<std::string> claimed = claim(tree, policy);
+  const std::set<std::string> claimed = claim(tree, options.units);
   std::vector<std::string> owners = {""};
   for (const Tree::Node& node : tree.modules) {
     if (claimed.contains(node.name)) {
@@ -211,6 +233,7 @@ Partition group(const Tree& tree, const Units& policy) {
     for (at::ScalarType dtype : dtypes[owner]) {
       Unit unit;
       unit.name = owner.empty() ? kRootName : owner;
+      unit.module = owner;
       if (dtypes[owner].size() > 1) {
         unit.name += std::string(" ") + c10::toString(dtype);
       }
@@ -223,12 +246,13 @@ Partition group(const Tree& tree, const Units& policy) {
       result.units.push_back(std::move(unit));
     }
   }
+  mark_optional(result, tree, options.optional);
   return result;
 }
 
 }  // namespace
 
-Partition partition(torch::nn::Module& module, const Units& policy) {
+Partition partition(torch::nn::Module& module, const Options& options) {
   check_members(module);
   Tree tree;
   for (const auto& item : module.named_modules("", /*include_self=*/true)) {
@@ -249,10 +273,10 @@ Partition partition(torch::nn::Module& module, const Units& policy) {
       tree.buffers.push_back({item.key(), item.value()});
     }
   }
-  return group(tree, policy);
+  return group(tree, options);
 }
 
-Partition partition(const torch::jit::Module& module, const Units& policy) {
+Partition partition(const torch::jit::Module& module, const Options& options) {
   Tree tree;
   tree.registries.insert("");
   for (const auto& item : module.named_modules()) {
@@ -267,7 +291,7 @@ Partition partition(const torch::jit::Module& module, const Units& policy) {
       tree.buffers.push_back({item.name, item.value});
     }
   }
-  return group(tree, policy);
+  return group(tree, options);
 }
 
 }  // namespace fsdp::engine

@@ -29,7 +29,7 @@ struct Partition {
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not
 /// the registered tensor, a gradient that is there already, memory that something else holds,
 /// several devices; kNotFound and kUnsupported, see fully_shard()
-Partition partition(torch::nn::Module& module, const Units& policy);
-Partition partition(const torch::jit::Module& module, const Units& policy);
+Partition partition(torch::nn::Module& module, const Options& options);
+Partition partition(const torch::jit::Module& module, const Options& options);
 
 }  // namespace fsdp::engine

@@ -8,6 +8,7 @@
 
 #include "engine/engine.hpp"
 #include "engine/layer_members.hpp"
+#include "engine/participate.hpp"
 #include "engine/partition.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/engine/fully_shard.hpp"
@@ -44,12 +45,12 @@ Units units_larger_than(std::int64_t min_numel) {
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options) {
   FSDP_CHECK(module != nullptr, ErrorCode::kInvalidArgument, "[fully_shard] the module is null");
-  engine::Partition partition = engine::partition(*module, options.units);
+  engine::Partition partition = engine::partition(*module, options);
   return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
 }
 
 Sharded fully_shard(const torch::jit::Module& module, const World& world, Options options) {
-  engine::Partition partition = engine::partition(module, options.units);
+  engine::Partition partition = engine::partition(module, options);
   return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
 }
 
@@ -117,6 +118,7 @@ std::vector<at::Tensor> Sharded::flat_shards() const {
 }
 
 std::vector<at::Tensor> Sharded::flat_grad_shards() const {
+  engine_->check_usable();
   std::vector<at::Tensor> shards;
   for (const engine::Unit& unit : engine_->units()) {
     const bool has_grad = std::any_of(
@@ -128,6 +130,29 @@ std::vector<at::Tensor> Sharded::flat_grad_shards() const {
 }
 
 void Sharded::zero_grad() { engine_->zero_grad(); }
+
+at::Tensor Sharded::participate(const torch::nn::Module& module) const {
+  std::vector<const c10::TensorImpl*> tensors;
+  for (const auto& item : module.named_parameters()) {
+    FSDP_CHECK(is_sharded(item.value()), ErrorCode::kInvalidArgument, "[participate] parameter \"",
+               item.key(), "\" of the module is not one of this Sharded");
+    tensors.push_back(item.value().unsafeGetTensorImpl());
+  }
+  FSDP_CHECK(!tensors.empty(), ErrorCode::kInvalidArgument,
+             "[participate] the module has no weights: there is nothing to take part in");
+  return engine::participate(engine_, [&](const engine::Unit&, const engine::Parameter& parameter) {
+    return std::ranges::find(tensors, parameter.tensor.unsafeGetTensorImpl()) != tensors.end();
+  });
+}
+
+at::Tensor Sharded::participate(const std::string& unit) const {
+  const auto& units = engine_->units();
+  FSDP_CHECK(std::ranges::find(units, unit, &engine::Unit::name) != units.end(),
+             ErrorCode::kNotFound, "[participate] no unit is called \"", unit,
+             "\"; sharded.units() has their names");
+  return engine::participate(
+      engine_, [&](const engine::Unit& of, const engine::Parameter&) { return of.name == unit; });
+}
 
 FullParameters Sharded::full_parameters(bool writeback) const {
   return FullParameters(engine_, writeback);
@@ -168,14 +193,14 @@ bool Sharded::is_sharded(const at::Tensor& tensor) const { return engine_->owns(
 
 FullParameters::FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback)
     : engine_(std::move(engine)), writeback_(writeback) {
-  engine_->begin_full(writeback_);
+  scope_ = engine_->begin_full(writeback_);
 }
 
 FullParameters::FullParameters(FullParameters&&) noexcept = default;
 
 FullParameters::~FullParameters() {
   if (engine_ != nullptr) {
-    engine_->end_full();
+    engine_->end_full(scope_);
   }
 }
 

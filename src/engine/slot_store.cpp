@@ -73,6 +73,12 @@ class SlotStore : public WeightStore {
     }
   }
 
+  void drop_works() override {
+    for (auto& work : works_) {
+      work.reset();
+    }
+  }
+
   void* address(int index, int slot) override {
     return views_[static_cast<std::size_t>(index)][static_cast<std::size_t>(slot)].data_ptr();
   }

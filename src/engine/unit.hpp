@@ -37,8 +37,10 @@ struct Parameter {
 
 struct Unit {
   std::string name;
+  std::string module;  ///< path of the module that it is, "" for the root
   std::vector<Parameter> parameters;
   std::unique_ptr<layout::UnitLayout> layout;
+  bool is_optional = false;  ///< Options::optional
   at::ScalarType dtype = at::kFloat;
   c10::Device device = c10::kCPU;
   at::Tensor flat_shard;           ///< [shard_numel]

@@ -26,6 +26,8 @@ class WeightStore {
   virtual void wait(int index) = 0;
   /// The unit is no longer needed. With `poison`, memory that is the slot's own is filled with NaN.
   virtual void release(const Unit& unit, int index, int slot, bool poison) = 0;
+  /// Gives up what is under way: its collectives are void.
+  virtual void drop_works() = 0;
   /// Where the unit's bytes are, or will be once gathered.
   virtual void* address(int index, int slot) = 0;
   /// Whether ranks read each other's shards in place, so that nobody may write its own before all

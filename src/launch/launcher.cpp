@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 #include "fsdp/base/error.hpp"
 #include "launch/descendants.hpp"
 #include "launch/guardian.hpp"
+#include "launch/own_process.hpp"
 #include "launch/rank_environment.hpp"
 #include "launch/rank_output.hpp"
 #include "launch/rank_process.hpp"
@@ -38,46 +38,6 @@ using detail::GuardianEvent;
 using detail::Milliseconds;
 using detail::StopSignals;
 
-/// Orphans come to this process while it lives, should the guardian be killed.
-class SubReaper {
- public:
-  SubReaper() {
-    ::prctl(PR_GET_CHILD_SUBREAPER, &before_);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  }
-  SubReaper(const SubReaper&) = delete;
-  SubReaper& operator=(const SubReaper&) = delete;
-  ~SubReaper() { ::prctl(PR_SET_CHILD_SUBREAPER, before_); }
-
- private:
-  int before_ = 0;
-};
-
-/// A standard stream that is closed would be the next pipe.
-void open_standard_streams() {
-  for (int number = STDIN_FILENO; number <= STDERR_FILENO; ++number) {
-    if (::fcntl(number, F_GETFD) < 0) {
-      ::open("/dev/null", O_RDWR);  // takes the lowest number that is free: this one
-    }
-  }
-}
-
-/// Makes room for the pipes of all ranks. @returns the limit before, which the ranks get back
-std::optional<rlimit> raise_open_files(int ranks) {
-  constexpr rlim_t kOwn = 256;
-  constexpr rlim_t kEach = 8;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const rlimit before = limit;
-  const rlim_t needed = kOwn + kEach * static_cast<rlim_t>(ranks);
-  if (limit.rlim_cur >= needed) {
-    return std::nullopt;
-  }
-  limit.rlim_cur = std::min(limit.rlim_max, needed);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-  return before;
-}
-
 Descriptor listen_for_ranks(std::uint16_t port) {
   try {
     return base::listen_on("127.0.0.1", port);
@@ -85,11 +45,6 @@ Descriptor listen_for_ranks(std::uint16_t port) {
     fail(ErrorCode::kInvalidArgument, error.text(),
          ". Without --master-port a free port is chosen");
   }
-}
-
-/// A terminal that somebody else reads from, because this job runs in the background.
-bool is_foreign_terminal(int descriptor) {
-  return ::isatty(descriptor) != 0 && ::tcgetpgrp(descriptor) != ::getpgrp();
 }
 
 class Supervisor {
@@ -117,7 +72,7 @@ class Supervisor {
 
   const LaunchOptions& options_;
   const std::vector<pid_t> children_before_ = detail::list_children();
-  const SubReaper reaper_;
+  const detail::SubReaper reaper_;
   StopSignals signals_;
   detail::Terminal output_{STDOUT_FILENO, [this] { return is_over(); }};
   detail::Terminal error_{STDERR_FILENO, [this] { return is_over(); }};
@@ -143,7 +98,7 @@ bool Supervisor::is_over() const {
 
 void Supervisor::prepare() {
   const std::string program = detail::find_program(options_.command.front());
-  const std::optional<rlimit> open_files = raise_open_files(options_.ranks);
+  const std::optional<rlimit> open_files = detail::raise_open_files(options_.ranks);
   child_ends_.push_back(listen_for_ranks(options_.master_port));
   const int listener = child_ends_.back().get();
   child_ends_.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -158,8 +113,8 @@ void Supervisor::prepare() {
   for (int number = 0; number < options_.ranks; ++number) {
     std::shared_ptr<detail::LogFile> log;
     if (!options_.log_dir.empty()) {
-      log = std::make_shared<detail::LogFile>(options_.log_dir + "/rank-" +
-                                              std::to_string(number) + ".log");
+      log = std::make_shared<detail::LogFile>(options_.log_dir + "/rank-" + std::to_string(number) +
+                                              ".log");
     }
     Streams& streams = streams_[static_cast<std::size_t>(number)];
     detail::RankCommand& command = commands_.emplace_back();
@@ -168,13 +123,12 @@ void Supervisor::prepare() {
     command.environment = detail::make_environment(
         options_, number, {.port = base::port_of(listener), .socket = listener});
     command.inherited_socket = number == 0 ? listener : -1;
-    command.input = number == 0 && !is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
+    command.input = number == 0 && !detail::is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
     command.ignores_hangup = signals_.ignores_hangup();
     command.open_files = open_files;
     for (const int terminal : {STDOUT_FILENO, STDERR_FILENO}) {
       const bool is_output = terminal == STDOUT_FILENO;
-      Descriptor end =
-          route(number, terminal, log, is_output ? streams.output : streams.error);
+      Descriptor end = route(number, terminal, log, is_output ? streams.output : streams.error);
       (is_output ? command.output : command.error) = end.get();
       child_ends_.push_back(std::move(end));
     }
@@ -182,8 +136,7 @@ void Supervisor::prepare() {
 }
 
 /// The end for the rank of a pipe to the launcher; none where the rank inherits a terminal.
-Descriptor Supervisor::route(int number, int terminal,
-                             const std::shared_ptr<detail::LogFile>& log,
+Descriptor Supervisor::route(int number, int terminal, const std::shared_ptr<detail::LogFile>& log,
                              detail::RankOutput& output) {
   const bool is_plain = number == 0 && options_.rank_zero == RankZeroOutput::kPlain;
   const bool is_on_terminal = is_plain && ::isatty(terminal) != 0;
@@ -192,8 +145,8 @@ Descriptor Supervisor::route(int number, int terminal,
     return {};
   }
   std::array<int, 2> pipe{};
-  FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0, ErrorCode::kIo,
-             "cannot make a pipe for rank ", number, ": ", std::strerror(errno));
+  FSDP_CHECK(::pipe2(pipe.data(), O_CLOEXEC) == 0, ErrorCode::kIo, "cannot make a pipe for rank ",
+             number, ": ", std::strerror(errno));
   const bool is_shown = number == 0 || !options_.quiet_ranks;
   output = detail::RankOutput(
       Descriptor(pipe[0]),
@@ -309,7 +262,7 @@ int run(const LaunchOptions& options) {
   FSDP_CHECK(options.ranks >= 1, ErrorCode::kInvalidArgument, "cannot run ", options.ranks,
              " ranks, must be at least 1");
   FSDP_CHECK(!options.command.empty(), ErrorCode::kInvalidArgument, "there is no program to run");
-  open_standard_streams();
+  detail::open_standard_streams();
   return Supervisor(options).run();
 }
 

@@ -64,9 +64,8 @@ std::vector<std::string> describe_others(const std::vector<RankEnd>& ends,
   }
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const auto& entry : by_rank) {
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& seen) {
-      return seen.first == entry.second;
-    });
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& seen) { return seen.first == entry.second; });
     if (group == groups.end() || by_rank.size() <= kMostOtherLines) {
       group = groups.insert(groups.end(), {entry.second, {}});
     }

@@ -14,7 +14,7 @@ struct RankEnd {
   int exit_code = 0;  ///< 128 + signal when a signal ended it
   int signal = 0;     ///< that ended it; a program may exit with such a code by itself
   bool was_asked_to_stop = false;
-  bool is_left_over = false;                  ///< it could not be killed
+  bool is_left_over = false;                 ///< it could not be killed
   std::vector<std::string> last_lines = {};  ///< of its standard error
 };
 

@@ -126,6 +126,31 @@ void Schedule::unhold(int unit) {
   at(unit).weights = Weights::kSharded;
 }
 
+std::vector<std::vector<int>> Schedule::upcoming_run(std::span<const int> units, Pass pass) const {
+  const std::vector<Interval>& known = orders_[static_cast<std::size_t>(pass)];
+  const auto size = static_cast<int>(known.size());
+  const int begin = open_ && pass_ == pass ? position_ + 1 : 0;
+  std::vector<std::vector<int>> run;
+  std::vector<int> missing(units.begin(), units.end());
+  for (int step = 0; step < size; ++step) {
+    const Interval& interval = known[static_cast<std::size_t>((begin + step) % size)];
+    const bool is_inside =
+        std::ranges::all_of(interval.units, [&](int unit) { return contains(units, unit); });
+    if (!is_inside && !run.empty()) {
+      break;
+    }
+    if (is_inside) {
+      run.push_back(interval.units);
+      std::erase_if(missing, [&](int unit) { return contains(interval.units, unit); });
+    }
+  }
+  return missing.empty() ? run : std::vector<std::vector<int>>();
+}
+
+bool Schedule::is_current(int unit) const {
+  return open_ && !recording_.empty() && contains(recording_.back().units, unit);
+}
+
 bool Schedule::is_unsharded(int unit) const {
   return at(unit).weights == Weights::kUnsharded || at(unit).weights == Weights::kHeld;
 }
@@ -175,6 +200,9 @@ bool Schedule::has_left_first_interval() {
 
 bool Schedule::interval_has_ended(std::span<const int> units) {
   if (!open_ || position_ < 0 || !std::ranges::equal(recording_.back().units, units)) {
+    return false;
+  }
+  if (std::ranges::any_of(units, [&](int unit) { return at(unit).optional; })) {
     return false;
   }
   const std::vector<Interval>& known = order(pass_);

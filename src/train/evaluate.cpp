@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/mean.hpp"
 #include "train/batches.hpp"
 
 namespace fsdp::train::detail {
@@ -18,6 +18,7 @@ double evaluate(models::GPT& model, const World& world, const data::Corpus& corp
   count = std::min(count, windows.count());
   const std::int64_t per_round = world.size() * batch;
   double sum = 0;
+  double own_count = 0;
   for (std::int64_t first = 0; first < count; first += per_round) {
     std::vector<std::int64_t> indices;
     for (std::int64_t i = 0; i < batch; ++i) {
@@ -34,11 +35,10 @@ double evaluate(models::GPT& model, const World& world, const data::Corpus& corp
     const Batch loaded = load(corpus, windows, indices);
     const double loss = model->forward(loaded.tokens, loaded.targets).item<double>();
     sum += loss * static_cast<double>(counted);
+    own_count += static_cast<double>(counted);
   }
-  const at::Tensor total = torch::full({1}, sum, torch::kDouble);
-  world.communicator().all_reduce(total, {.name = "evaluate"});
   model->train(was_training);
-  return total.item<double>() / static_cast<double>(count);
+  return mean_over_ranks(world, own_count > 0 ? sum / own_count : 0, own_count, "evaluate").get();
 }
 
 }  // namespace fsdp::train::detail

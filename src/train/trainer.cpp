@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/mean.hpp"
 #include "fsdp/data/corpus.hpp"
 #include "fsdp/data/sampler.hpp"
 #include "fsdp/engine/fully_shard.hpp"
@@ -146,13 +146,13 @@ class Run {
       (loss / static_cast<double>(micro_steps_)).backward();
       loss_sum += loss.item<double>();
     }
-    const at::Tensor total = torch::full({1}, loss_sum, torch::kDouble);
-    world_.communicator().all_reduce(total, {.name = "loss"});
+    PendingMean mean_loss =
+        mean_over_ranks(world_, loss_sum / static_cast<double>(micro_steps_), 1.0, "loss");
 
     detail::StepReport report{.step = step + 1, .lr = schedule_.at(step)};
-    report.loss = total.item<double>() / static_cast<double>(world_.size() * micro_steps_);
     report.grad_norm =
         config_.clip > 0 ? clip_grad_norm_(sharded_, config_.clip) : grad_norm(sharded_);
+    report.loss = mean_loss.get();
     optimizer_->step(report.lr);
     sharded_.zero_grad();
     report.tokens_per_s =

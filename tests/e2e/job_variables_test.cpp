@@ -62,7 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
               {{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}},
               {"WORLD_SIZE is '2'", "OMPI_COMM_WORLD_SIZE is '4'"}},
         MixUp{"TimeOutAWord", {{"FSDP_SETUP_TIMEOUT", "long"}}, {"FSDP_SETUP_TIMEOUT is 'long'"}},
-        MixUp{"InterfaceExcluded", {{"GLOO_SOCKET_IFNAME", "^lo"}}, {"GLOO_SOCKET_IFNAME is '^lo'"}}),
+        MixUp{
+            "InterfaceExcluded", {{"GLOO_SOCKET_IFNAME", "^lo"}}, {"GLOO_SOCKET_IFNAME is '^lo'"}}),
     [](const auto& tested) { return tested.param.name; });
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -14,8 +13,8 @@
 
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/fsdp.hpp"
+#include "support/both_transports.hpp"
 #include "support/error_of.hpp"
-#include "support/processes.hpp"
 #include "support/subjects.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -23,6 +22,7 @@ namespace {
 
 using namespace fsdp;
 using namespace fsdp::test;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 namespace nn = torch::nn;
@@ -75,12 +75,7 @@ void take_part(World world, const std::function<void(Party&)>& disagree) {
 }
 
 void expect_errors(const std::function<void(Party&)>& disagree) {
-  ::setenv("FSDP_TIMEOUT", std::to_string(kTimeoutSeconds).c_str(), 1);
-  for (const ProcessResult& result :
-       run_processes(kRanks, "gloo", [&](int) { take_part(init(), disagree); })) {
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-  }
-  run_threads(kRanks, [&](World world) { take_part(world, disagree); });
+  on_both_transports(kRanks, kTimeoutSeconds, [&](World world) { take_part(world, disagree); });
 }
 
 at::Tensor x() { return torch::ones({2, 3}); }
@@ -124,6 +119,33 @@ TEST(Disagreement, Fault007_SaveOnOneRank) {
     if (party.is(0)) {
       checkpoint::save_safetensors(party.sharded, directory.path("model.safetensors"));
     }
+  });
+}
+
+TEST(Disagreement, Fault007_ACallOnRank0AloneIsNamedThereAndEndsRank1AtItsNextCollective) {
+  const fsdp::test::TemporaryDirectory directory;
+  on_both_transports(2, 3, [&](World world) {
+    const auto model = std::make_shared<Net>();
+    const Sharded sharded = fully_shard(model, world, test_options(units_of<nn::Linear>()));
+    const auto call = [&](const std::string& name, const std::function<void()>& action) {
+      model->loss().backward();
+      const auto begin = std::chrono::steady_clock::now();
+      const std::string error = error_of([&] {
+        if (world.rank() == 0) {
+          action();
+        }
+        model->loss().backward();
+      });
+      EXPECT_THAT(error, AllOf(HasSubstr("in \"" + name), HasSubstr(" met all-gather #"),
+                               HasSubstr("unit \"a\""), HasSubstr("make every call on all ranks")));
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      EXPECT_LT(seconds.count(), 3);
+      world.recover();
+    };
+    call("save_safetensors",
+         [&] { checkpoint::save_safetensors(sharded, directory.path("model.safetensors")); });
+    call("full_parameters", [&] { sharded.full_parameters(); });
+    call("grad_norm", [&] { grad_norm(sharded); });
   });
 }
 

@@ -90,10 +90,11 @@ TEST(FaultModule, Fault012_ExecutionOrderMayChangeBetweenSteps) {
     }
     Sharded sharded = fully_shard(model, world, test_options(units_of<nn::Linear>()));
     torch::optim::SGD own(sharded.parameters(), torch::optim::SGDOptions(0.1));
-    // A miss is a touch that opens an interval which is not the next one recorded. ACB: C instead
-    // of B, then B instead of the end; backward B C A: B instead of C, then C instead of A's turn
-    // ...
-    const std::vector<bool> has_misses = {false, false, false, true, true, true};
+    // A miss is a touch that opens an interval which is not the next one recorded. The input needs
+    // no gradient, so A is not touched in backward: that is C, B after ABC. ACB then misses by C
+    // and B, and by B and C in backward; AC by C in backward, where B was first; and ABC by B,
+    // which is not in AC, by C, which was to come after A, and by B in backward.
+    const std::vector<std::int64_t> misses = {0, 0, 0, 4, 1, 3};
     for (std::size_t step = 0; step < orders.size(); ++step) {
       sharded.reset_counters();
       own.zero_grad();
@@ -104,7 +105,7 @@ TEST(FaultModule, Fault012_ExecutionOrderMayChangeBetweenSteps) {
       at::Tensor mean = loss.detach().clone().view({1});
       world.communicator().all_reduce(mean, {.name = "loss"});
       EXPECT_NEAR(mean.item<double>() / 2, losses[step], 1e-12) << step;
-      EXPECT_EQ(sharded.counters().prefetch_misses > 0, has_misses[step]) << step;
+      EXPECT_EQ(sharded.counters().prefetch_misses, misses[step]) << step;
       EXPECT_EQ(sharded.unsharded_numel(), 0) << step;
     }
   });

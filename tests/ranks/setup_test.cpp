@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/network.hpp"
@@ -22,10 +24,10 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::ProcessResult;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
-using test::ProcessResult;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 void meet_and_add(const std::string& transport = "auto") {
@@ -50,8 +52,8 @@ TEST(Setup, Fault124_RanksMeetAtLiteralsAndNames) {
     if (address == "::1" && !base::source_address_towards(address)) {
       continue;
     }
-    for (const ProcessResult& rank : test::run_processes(
-             2, address, [](int) { meet_and_add(); }, {.environment = own_port(address)})) {
+    for (const ProcessResult& rank : test::run_processes(2, address, [](int) { meet_and_add(); },
+                                                         {.environment = own_port(address)})) {
       EXPECT_EQ(rank.exit_code, 0) << address << "\n" << rank.output;
     }
   }
@@ -60,14 +62,13 @@ TEST(Setup, Fault124_RanksMeetAtLiteralsAndNames) {
 TEST(Setup, Fault124_AClosedPortEndsBeforeTheTimeOutWithItsAddress) {
   Variables variables = own_port("localhost");
   variables.back().second = "1.5";
-  const auto ranks = test::run_processes(
-      2, "closed",
-      [](int rank) {
-        if (rank == 1) {
-          init();
-        }
-      },
-      {.environment = variables});
+  const auto ranks = test::run_processes(2, "closed",
+                                         [](int rank) {
+                                           if (rank == 1) {
+                                             init();
+                                           }
+                                         },
+                                         {.environment = variables});
   EXPECT_EQ(ranks[1].exit_code, 1);
   EXPECT_THAT(ranks[1].output,
               AllOf(HasSubstr("[time-out] rank 1 of 2 cannot reach rank 0 at localhost:"),
@@ -75,53 +76,83 @@ TEST(Setup, Fault124_AClosedPortEndsBeforeTheTimeOutWithItsAddress) {
 }
 
 TEST(Setup, Fault132_WhoIsMissingIsSaidEarlyAndAtTheEnd) {
-  const auto ranks = test::run_processes(
-      3, "missing",
-      [](int rank) {
-        if (rank != 1) {
-          init();
-        }
-      },
-      {.environment = {{"FSDP_SETUP_TIMEOUT", "3"}}});
+  const auto ranks = test::run_processes(3, "missing",
+                                         [](int rank) {
+                                           if (rank != 1) {
+                                             init();
+                                           }
+                                         },
+                                         {.environment = {{"FSDP_SETUP_TIMEOUT", "3"}}});
   for (const std::size_t rank : {0u, 2u}) {
     const std::string who = "rank " + std::to_string(rank) + " of 3";
     EXPECT_EQ(ranks[rank].exit_code, 1);
     EXPECT_LT(ranks[rank].duration, seconds(10)) << "the limit is 3 s";
-    EXPECT_THAT(ranks[rank].output,
-                AllOf(testing::ContainsRegex("info: " + who +
-                                             ": waiting for rank 1 at 127.0.0.1:[0-9]+, 2.[0-9] s so far"),
-                      testing::ContainsRegex("\\[time-out\\] rank [02] of 3 is still waiting for rank 1 "
-                                             "at 127.0.0.1:[0-9]+ after [23].[0-9] s")));
+    EXPECT_THAT(
+        ranks[rank].output,
+        AllOf(testing::ContainsRegex("info: " + who +
+                                     ": waiting for rank 1 at 127.0.0.1:[0-9]+, 2.[0-9] s so far"),
+              testing::ContainsRegex("\\[time-out\\] rank [02] of 3 is still waiting for rank 1 "
+                                     "at 127.0.0.1:[0-9]+ after [23].[0-9] s")));
   }
 }
 
+TEST(Setup, Fault132_ASlowRankZeroIsWaitedForByName) {
+  // The port is open from the start: the launcher has opened it.
+  const auto ranks = test::run_processes(2, "slow", [](int rank) {
+    ::sleep(rank == 0 ? 4 : 0);
+    init();
+  });
+  EXPECT_EQ(ranks[0].exit_code, 0) << ranks[0].output;
+  EXPECT_EQ(ranks[1].exit_code, 0) << ranks[1].output;
+  EXPECT_THAT(ranks[1].output, HasSubstr("info: rank 1 of 2: waiting for rank 0 at 127.0.0.1:"));
+}
+
+TEST(Setup, Fault132_ARankZeroThatStandsStillIsNamed) {
+  const auto ranks =
+      test::run_processes(3, "still",
+                          [](int rank) {
+                            if (rank == 0) {
+                              std::thread([] {
+                                ::sleep(1);
+                                ::raise(SIGSTOP);
+                              }).detach();
+                            }
+                            if (rank != 2) {
+                              init();
+                            }
+                          },
+                          {.limit = seconds(9), .environment = {{"FSDP_SETUP_TIMEOUT", "3"}}});
+  EXPECT_TRUE(ranks[0].killed_by_test);
+  EXPECT_FALSE(ranks[1].killed_by_test) << ranks[1].output;
+  EXPECT_THAT(ranks[1].output, HasSubstr("[time-out] rank 1 of 3 got no answer of rank 0 at"));
+}
+
 TEST(Setup, Fault127_TwoRanksZeroAreAnErrorOnAll) {
-  const auto ranks = test::run_processes(
-      3, "twice",
-      [](int rank) {
-        if (rank == 1) {
-          ::setenv("RANK", "0", 1);
-        }
-        init();
-      },
-      {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
+  const auto ranks = test::run_processes(3, "twice",
+                                         [](int rank) {
+                                           if (rank == 1) {
+                                             ::setenv("RANK", "0", 1);
+                                           }
+                                           init();
+                                         },
+                                         {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
   for (const ProcessResult& rank : ranks) {
     EXPECT_EQ(rank.exit_code, 1);
-    EXPECT_THAT(rank.output, AllOf(HasSubstr("[invalid argument] RANK is '0' in 2 processes that meet"),
-                                   testing::Not(HasSubstr("waiting"))));
+    EXPECT_THAT(rank.output,
+                AllOf(HasSubstr("[invalid argument] RANK is '0' in 2 processes that meet"),
+                      testing::Not(HasSubstr("waiting"))));
   }
 }
 
 TEST(Setup, Fault127_AnotherWorldSizeIsAnErrorOnAll) {
-  const auto ranks = test::run_processes(
-      3, "sizes",
-      [](int rank) {
-        if (rank == 2) {
-          ::setenv("WORLD_SIZE", "4", 1);
-        }
-        init();
-      },
-      {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
+  const auto ranks = test::run_processes(3, "sizes",
+                                         [](int rank) {
+                                           if (rank == 2) {
+                                             ::setenv("WORLD_SIZE", "4", 1);
+                                           }
+                                           init();
+                                         },
+                                         {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
   for (const ProcessResult& rank : ranks) {
     EXPECT_EQ(rank.exit_code, 1);
     EXPECT_THAT(rank.output, AnyOf(HasSubstr("WORLD_SIZE is '4' in rank 2 and '3' in another"),
@@ -137,11 +168,12 @@ TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
       2, "stranger", [](int) { init(); },
       {.environment = {{"MASTER_PORT", port}, {"FSDP_STORE_FD", ""}, {"FSDP_SETUP_TIMEOUT", "3"}}});
   EXPECT_EQ(ranks[0].exit_code, 1);
-  EXPECT_THAT(ranks[0].output,
-              AllOf(HasSubstr("cannot listen on port " + port + ": Address already in use"),
-                    HasSubstr("it is held by process " + std::to_string(::getpid()) + " (setup_test)")));
+  EXPECT_THAT(
+      ranks[0].output,
+      AllOf(HasSubstr("cannot listen on port " + port + ": Address already in use"),
+            HasSubstr("it is held by process " + std::to_string(::getpid()) + " (setup_test)")));
   EXPECT_EQ(ranks[1].exit_code, 1);
-  EXPECT_THAT(ranks[1].output, HasSubstr("does not answer as the store of a job"));
+  EXPECT_THAT(ranks[1].output, HasSubstr("its port is open, but no store of a job answers"));
 }
 
 TEST(Setup, OptionsLimitTheMeetingAndTheWaitsAfterIt) {
@@ -182,14 +214,13 @@ TEST(Setup, TheSetUpTimeIsReadFromTheEnvironment) {
 
 TEST(Setup, Fault125_AWrongInterfaceIsAnErrorBeforeAnyWait) {
   for (const std::string name : {"^lo", "no-such-card"}) {
-    const auto ranks = test::run_processes(
-        2, name,
-        [](int rank) {
-          if (rank == 1) {
-            init();
-          }
-        },
-        {.environment = {{"GLOO_SOCKET_IFNAME", name}}});
+    const auto ranks = test::run_processes(2, name,
+                                           [](int rank) {
+                                             if (rank == 1) {
+                                               init();
+                                             }
+                                           },
+                                           {.environment = {{"GLOO_SOCKET_IFNAME", name}}});
     EXPECT_EQ(ranks[1].exit_code, 1);
     EXPECT_THAT(ranks[1].output,
                 AllOf(HasSubstr("[invalid argument] GLOO_SOCKET_IFNAME is '" + name + "'"),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Two hosts: network namespaces with a cable between them. Needs root and `ip`; else it is skipped.
+/// Two hosts: network namespaces with a cable between them. Needs root and `ip`; else it is
+/// skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -20,10 +21,10 @@
 namespace fsdp {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using test::CommandResult;
 using test::run_command;
+using testing::AllOf;
+using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr const char* kBodyVariable = "FSDP_TEST_HOST";
@@ -58,18 +59,19 @@ class Host {
   }
   CommandResult run(int rank) const {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    return run_command({"ip", "netns", "exec", name_, fs::read_symlink("/proc/self/exe"),
-                        std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()},
-                       {{kBodyVariable, "1"},
-                        {"RANK", std::to_string(rank)},
-                        {"WORLD_SIZE", "2"},
-                        {"LOCAL_RANK", "0"},
-                        {"LOCAL_WORLD_SIZE", "1"},
-                        {"MASTER_ADDR", "fsdp-master"},
-                        {"MASTER_PORT", "23456"},
-                        {"FSDP_SETUP_TIMEOUT", "15"},
-                        {"FSDP_TIMEOUT", "15"},
-                        {"FSDP_LOG", "debug"}});
+    return run_command(
+        {"ip", "netns", "exec", name_, fs::read_symlink("/proc/self/exe"),
+         std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()},
+        {{kBodyVariable, "1"},
+         {"RANK", std::to_string(rank)},
+         {"WORLD_SIZE", "2"},
+         {"LOCAL_RANK", "0"},
+         {"LOCAL_WORLD_SIZE", "1"},
+         {"MASTER_ADDR", "fsdp-master"},
+         {"MASTER_PORT", "23456"},
+         {"FSDP_SETUP_TIMEOUT", "15"},
+         {"FSDP_TIMEOUT", "15"},
+         {"FSDP_LOG", "debug"}});
   }
 
  private:
@@ -110,8 +112,10 @@ TEST(TwoHosts, Fault125_AHostNameThatMeansLoopbackDoesNotMisleadTheOthers) {
   const CommandResult one = other.get();
   EXPECT_EQ(zero.code, 0) << zero.out << zero.err;
   EXPECT_EQ(one.code, 0) << one.out << one.err;
-  EXPECT_THAT(zero.err, HasSubstr("rank 0 listens on 10.77.0.1 (card0), from the route to 10.77.0.1"));
-  EXPECT_THAT(one.err, HasSubstr("rank 1 listens on 10.77.0.2 (card0), from the route to 10.77.0.1"));
+  EXPECT_THAT(zero.err,
+              HasSubstr("rank 0 listens on 10.77.0.1 (card0), from the route to 10.77.0.1"));
+  EXPECT_THAT(one.err,
+              HasSubstr("rank 1 listens on 10.77.0.2 (card0), from the route to 10.77.0.1"));
 }
 
 }  // namespace

@@ -47,6 +47,11 @@ enum class Store {
 struct Options {
   /// Which modules become units. Default: the whole module is one unit.
   Units units = {};
+  /// Which of the units a rank may leave out of a step, by Sharded::participate(); the root is
+  /// asked for as "". Backward gathers them also where no operator takes their weights, so that it
+  /// is the same on ranks that run them and on ranks that do not. Default: none. Cost: that gather,
+  /// and the unit is freed at the next unit's touch instead of after its own last one.
+  Units optional = {};
   /// How many units may be gathered ahead of the one that computes. 0 turns prefetching off. Each
   /// costs one more gather slot.
   int prefetch = 1;
@@ -111,7 +116,8 @@ struct UnitInfo {
 };
 
 /// Whole weights for as long as it lives: raw pointers and torch::save work inside, edits too when
-/// it was made with writeback. Move-only; ends with its scope, on each rank by itself. Scopes nest.
+/// it was made with writeback. Move-only; ends with its scope, on each rank by itself, or when the
+/// group recovers, then without writing back. Scopes nest.
 /// @memory one whole copy of the model, outside of the promise; freed at the end
 class FullParameters {
  public:
@@ -124,6 +130,7 @@ class FullParameters {
   FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback);
   std::shared_ptr<engine::Engine> engine_;
   bool writeback_;
+  std::uint64_t scope_ = 0;
 };
 
 /// A sharded module's other half: the shards, and what one may ask of them.
@@ -159,6 +166,24 @@ class Sharded {
 
   /// Forgets all gradients, as `optimizer.zero_grad()` does.
   void zero_grad();
+
+  /// Takes the place of a part of the model that this rank leaves out of a step while other ranks
+  /// run it: an optional branch, an expert without tokens. Call it where the forward of `module`
+  /// (any part of the sharded module, on any rank the same) would stand, and add what it returns,
+  /// a scalar zero, to the loss: the units' weights are gathered here and in backward, and their
+  /// gradients reduced, as on the ranks that run it. This rank's gradients of them are zero. The
+  /// module's units are touched as in the last forward of this rank that ran it or took part, else
+  /// in the module's order; they must be Options::optional. Ranks whose run differs from that (an
+  /// unused weight, other units in between, no gradients) meet in different collectives and throw;
+  /// run the module on a small input times zero then. One call stands for all runs of the module in
+  /// immediate succession.
+  /// @collective the units' all-gathers, in step with the ranks that run the module; backward: one
+  /// all-gather and one reduce-scatter of each @memory in backward, zero gradients of one unit
+  /// @throws Error kInvalidArgument when the module has no weight, one that is not of this Sharded,
+  /// or one of a unit that is not optional
+  at::Tensor participate(const torch::nn::Module& module) const;
+  /// The same for the unit called `unit`, as units() names it. @throws Error kNotFound
+  at::Tensor participate(const std::string& unit) const;
 
   /// Gathers all units. With `writeback`, edits made inside reach the shards (each rank keeps its
   /// slice of its own edit, so make the same edit on all ranks).

@@ -52,18 +52,19 @@ struct LaunchOptions {
 /// Rank 0 inherits standard input, the others have none. SIGUSR1 is ignored in a rank until it
 /// installs a handler.
 ///
-/// When a rank fails, the others get SIGTERM 300 ms later and, after `grace`, SIGKILL. Then a report
-/// on standard error names the first failure with its last lines, and how every other rank ended.
-/// The first failure is the first rank in time that failed before it was told to stop and whose
-/// own last lines do not say "[peer failed]", "[time-out]" or that a peer closed the connection.
+/// When a rank fails, the others get SIGTERM 300 ms later and, after `grace`, SIGKILL. Then a
+/// report on standard error names the first failure with its last lines, and how every other rank
+/// ended. The first failure is the first rank in time that failed before it was told to stop and
+/// whose own last lines do not say "[peer failed]", "[time-out]" or that a peer closed the
+/// connection.
 ///
 /// SIGINT, SIGTERM and SIGHUP stop the job (SIGHUP not where it is ignored, as under nohup): all
 /// ranks get the signal and the grace begins; a second SIGINT kills at once. A reader of the
 /// launcher's output that goes away stops it like SIGPIPE. SIGUSR1 is passed on to all ranks.
 /// When the launcher is killed, all that it started is killed.
 ///
-/// @returns 0, or the exit code of the first failure (128 + signal if one ended it), or 128 + signal
-/// when the launcher itself was told to stop.
+/// @returns 0, or the exit code of the first failure (128 + signal if one ended it), or 128 +
+/// signal when the launcher itself was told to stop.
 /// @blocks until all ranks have ended
 /// @throws Error kInvalidArgument for ranks < 1, no command, a log that cannot be written or a
 /// `master_port` that is held by somebody else; kNotFound when the program does not exist; kIo when

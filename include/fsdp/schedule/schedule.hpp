@@ -118,10 +118,20 @@ class Schedule {
   void unhold(int unit);
 
   void set_trainable(int unit, bool trainable);
+  /// Ranks may differ in how often operators touch this unit (some leave it out and only take part
+  /// in its collectives), so the number of touches says nothing about where its interval ends: it
+  /// is freed at the next unit's touch.
+  void set_optional(int unit) { at(unit).optional = true; }
+
+  /// The next run of intervals in the recorded order of `pass` that take no units but these; empty
+  /// unless it has all of them.
+  std::vector<std::vector<int>> upcoming_run(std::span<const int> units, Pass pass) const;
 
   bool is_unsharded(int unit) const;
   bool is_pinned(int unit) const { return at(unit).pins > 0; }
   bool is_collecting(int unit) const;
+  /// Whether the interval under way takes `unit`.
+  bool is_current(int unit) const;
   bool in_backward() const { return open_ && pass_ == Pass::kBackward; }
   /// Touches that opened an interval which the recorded order did not have in that place.
   std::int64_t misses() const { return misses_; }
@@ -139,6 +149,7 @@ class Schedule {
     int buffer = -1;
     int pins = 0;
     bool trainable = true;
+    bool optional = false;
     bool reduced = false;  ///< since the last backward ended
   };
   struct Interval {

@@ -148,8 +148,8 @@ TEST(RankEnvironment, Fault127_LeftOverVariablesDoNotSplitAJobIntoManyWorlds) {
   Variables mpirun = left_over;
   mpirun["OMPI_COMM_WORLD_RANK"] = "2";
   mpirun["OMPI_COMM_WORLD_SIZE"] = "4";
-  EXPECT_THAT(refusal(mpirun), AllOf(HasSubstr("WORLD_SIZE is '1'"),
-                                     HasSubstr("OMPI_COMM_WORLD_SIZE is '4'")));
+  EXPECT_THAT(refusal(mpirun),
+              AllOf(HasSubstr("WORLD_SIZE is '1'"), HasSubstr("OMPI_COMM_WORLD_SIZE is '4'")));
   EXPECT_THAT(refusal(changed(changed(left_over, "PMI_RANK", "1"), "PMI_SIZE", "2")),
               HasSubstr("PMI_SIZE is '2'"));
   Variables srun = changed(changed(left_over, "SLURM_PROCID", "1"), "SLURM_NTASKS", "2");

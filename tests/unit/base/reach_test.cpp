@@ -48,7 +48,8 @@ Refusal refusal(const ReachOptions& tried) {
     refusal.code = error.code();
     refusal.text = error.text();
   }
-  refusal.duration = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+  refusal.duration =
+      std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
   return refusal;
 }
 
@@ -73,10 +74,11 @@ TEST(Reach, Fault124_AClosedPortFailsInTimeWithAddressAndErrno) {
   EXPECT_EQ(found.code, ErrorCode::kTimeout);
   EXPECT_LT(found.duration, milliseconds(600));
   EXPECT_GE(found.duration, milliseconds(300)) << "rank 0 may still come";
-  EXPECT_THAT(found.text,
-              AllOf(HasSubstr("rank 1 of 2 cannot reach rank 0 at 127.0.0.1:" + std::to_string(port)),
-                    HasSubstr(std::to_string(port) + ": Connection refused (errno 111)"),
-                    HasSubstr("MASTER_ADDR says where")));
+  EXPECT_THAT(
+      found.text,
+      AllOf(HasSubstr("rank 1 of 2 cannot reach rank 0 at 127.0.0.1:" + std::to_string(port)),
+            HasSubstr(std::to_string(port) + ": Connection refused (errno 111)"),
+            HasSubstr("MASTER_ADDR says where")));
   if (source_address_towards("::1")) {
     EXPECT_THAT(refusal(options("::1", port, milliseconds(300))).text,
                 HasSubstr("[::1]:" + std::to_string(port) + ": Connection refused (errno 111)"));

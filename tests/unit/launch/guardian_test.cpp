@@ -190,16 +190,18 @@ TEST_F(GuardianTest, ARankThatStandsStillIsNamedAndStopped) {
 }
 
 TEST_F(GuardianTest, Fault129_TheReportListsEveryRank) {
-  LauncherProcess launcher(script(5,
-                                  "case $RANK in 0) exit 0;; 1) sleep 0.2; exit 3;; 2) trap 'exit 5' "
-                                  "TERM;; 3) trap '' TERM;; esac; while :; do sleep 0.05; done"));
+  LauncherProcess launcher(
+      script(5,
+             "case $RANK in 0) exit 0;; 1) sleep 0.2; exit 3;; 2) trap 'exit 5' "
+             "TERM;; 3) trap '' TERM;; esac; while :; do sleep 0.05; done"));
   EXPECT_EQ(launcher.wait(), 3);
-  EXPECT_THAT(launcher.output(),
-              AllOf(HasSubstr("fsdp run: rank 1 exited with code 3, the first to fail\n"
-                              "fsdp run: rank 0 exited with code 0\n"
-                              "fsdp run: rank 2 exited with code 5, told to stop after rank 1 failed\n"
-                              "fsdp run: rank 3 died of signal 9 (Killed), told to stop"),
-                    HasSubstr("fsdp run: rank 4 died of signal 15 (Terminated), told to stop")));
+  EXPECT_THAT(
+      launcher.output(),
+      AllOf(HasSubstr("fsdp run: rank 1 exited with code 3, the first to fail\n"
+                      "fsdp run: rank 0 exited with code 0\n"
+                      "fsdp run: rank 2 exited with code 5, told to stop after rank 1 failed\n"
+                      "fsdp run: rank 3 died of signal 9 (Killed), told to stop"),
+            HasSubstr("fsdp run: rank 4 died of signal 15 (Terminated), told to stop")));
 }
 
 /// The report as the end of the output shows it.
@@ -209,17 +211,23 @@ std::vector<std::string> last_lines(const std::string& text, std::size_t count) 
   for (std::string line; std::getline(stream, line);) {
     lines.push_back(line);
   }
-  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(count, lines.size())));
+  lines.erase(lines.begin(),
+              lines.end() - static_cast<std::ptrdiff_t>(std::min(count, lines.size())));
   return lines;
 }
 
 TEST_F(GuardianTest, Fault130_TheFirstFailureComesFirstInTheLastTwentyLines) {
   // The others write long traces and two of them end before the cause does.
-  const std::string victim = "i=0; while [ $i -lt 40 ]; do echo trace $i >&2; i=$((i+1)); done;"
-                             "echo '[peer failed] all-gather: rank 3 is gone' >&2; exit 1;";
-  LauncherProcess launcher(script(4, "case $RANK in 3) echo boom >&2; sleep 0.1; exit 9;;"
-                                     "0) sleep 0.3;; esac; " +
-                                         victim));
+  const std::string victim =
+      "i=0; while [ $i -lt 40 ]; do echo trace $i >&2; i=$((i+1)); done;"
+      "echo '[peer failed] all-gather: rank 3 is gone' >&2; exit 1;";
+  LaunchOptions options = script(
+      4,
+      "case $RANK in 3) echo boom >&2; : > $FSDP_TEST_FILES/boom; sleep 0.05; exit 9;;"
+      "0) sleep 0.3;; *) while [ ! -e $FSDP_TEST_FILES/boom ]; do sleep 0.01; done;; esac; " +
+          victim);
+  options.environment = {{"FSDP_TEST_FILES", files_.path()}};
+  LauncherProcess launcher(options);
   EXPECT_EQ(launcher.wait(), 9);
   const std::vector<std::string> lines = last_lines(launcher.output(), 20);
   const auto first = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
@@ -233,13 +241,14 @@ TEST_F(GuardianTest, Fault130_TheFirstFailureComesFirstInTheLastTwentyLines) {
 
 TEST_F(GuardianTest, Fault130_EightRanksThatFailTogetherAreAllListed) {
   for (int round = 0; round < 5; ++round) {
-    LauncherProcess launcher(script(8, "exit $((RANK + 10))"));
+    // They would end by themselves on a slow machine, too.
+    LauncherProcess launcher(script(8, "trap '' TERM; exit $((RANK + 10))"));
     const int code = launcher.wait();
     EXPECT_GE(code, 10);
     EXPECT_LE(code, 17);
     for (int rank = 0; rank < 8; ++rank) {
-      EXPECT_THAT(launcher.output(), HasSubstr("rank " + std::to_string(rank) + " exited with code " +
-                                               std::to_string(rank + 10)));
+      EXPECT_THAT(launcher.output(), HasSubstr("rank " + std::to_string(rank) +
+                                               " exited with code " + std::to_string(rank + 10)));
     }
     EXPECT_THAT(launcher.output(),
                 testing::StartsWith("fsdp run: rank " + std::to_string(code - 10) + " "));

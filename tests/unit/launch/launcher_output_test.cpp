@@ -86,7 +86,8 @@ TEST(LauncherOutput, AReaderThatReadsNothingDoesNotHoldUpAStop) {
 TEST(LauncherOutput, AReaderThatReadsNothingDoesNotKeepAFailedJobAlive) {
   Pipe pipe;
   const auto launcher = launch_into(
-      pipe, script(2, "if [ $RANK = 1 ]; then sleep 0.5; exit 4; fi; while :; do echo again; done"));
+      pipe,
+      script(2, "if [ $RANK = 1 ]; then sleep 0.5; exit 4; fi; while :; do echo again; done"));
   EXPECT_THAT(launcher->left_over(seconds(4)), IsEmpty());
   EXPECT_THAT(read_all(pipe.read.get()), HasSubstr("again"));
   EXPECT_EQ(launcher->wait(), 4);
@@ -186,8 +187,9 @@ TEST(LauncherOutput, QuietRanksAreQuotedWhenTheyFail) {
   options.quiet_ranks = true;
   LauncherProcess launcher(options);
   EXPECT_EQ(launcher.wait(), 3);
-  EXPECT_THAT(launcher.output(), AllOf(HasSubstr("line 0\n"), Not(HasSubstr("[1]")),
-                                       HasSubstr("the first to fail; its last lines:\n  | line 1\n")));
+  EXPECT_THAT(launcher.output(),
+              AllOf(HasSubstr("line 0\n"), Not(HasSubstr("[1]")),
+                    HasSubstr("the first to fail; its last lines:\n  | line 1\n")));
 }
 
 TEST(LauncherLimits, AHundredRanksFitIntoAFewOpenFiles) {
@@ -247,12 +249,10 @@ TEST(LauncherPorts, Fault123_TwoLaunchersAtOnceTwentyTimes) {
   for (int round = 0; round < 20; ++round) {
     std::array<std::unique_ptr<LauncherProcess>, 2> launchers;
     for (std::size_t i = 0; i < launchers.size(); ++i) {
-      launchers[i] = std::make_unique<LauncherProcess>(
-          LaunchOptions{.ranks = 2,
-                        .command = {"/proc/self/exe",
-                                    "--gtest_filter=LauncherPorts.Fault123_TwoLaunchers*"},
-                        .environment = {{kTokenVariable, std::to_string(round) + "/" +
-                                                             std::to_string(i)}}});
+      launchers[i] = std::make_unique<LauncherProcess>(LaunchOptions{
+          .ranks = 2,
+          .command = {"/proc/self/exe", "--gtest_filter=LauncherPorts.Fault123_TwoLaunchers*"},
+          .environment = {{kTokenVariable, std::to_string(round) + "/" + std::to_string(i)}}});
     }
     for (const auto& launcher : launchers) {
       EXPECT_EQ(launcher->wait(), 0) << launcher->output();

@@ -58,9 +58,8 @@ bool eventually(const std::function<bool()>& condition, std::chrono::millisecond
 }
 
 LaunchOptions script(int ranks, const std::string& text) {
-  return {.ranks = ranks,
-          .command = {"/bin/sh", "-c", text},
-          .grace = std::chrono::milliseconds(1000)};
+  return {
+      .ranks = ranks, .command = {"/bin/sh", "-c", text}, .grace = std::chrono::milliseconds(1000)};
 }
 
 LauncherProcess::LauncherProcess(LaunchOptions options, const std::function<void()>& before) {

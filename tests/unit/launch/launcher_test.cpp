@@ -112,17 +112,17 @@ TEST_F(Launcher, ReturnsTheCodeOfTheRankThatFailedFirst) {
   const Outcome outcome =
       run_captured(script(3, "if [ $RANK = 2 ]; then exit 7; fi; sleep 0.5; exit 9"));
   EXPECT_EQ(outcome.code, 7);
-  EXPECT_THAT(outcome.error, testing::StartsWith("fsdp run: rank 2 exited with code 7, the first to fail\n"));
+  EXPECT_THAT(outcome.error,
+              testing::StartsWith("fsdp run: rank 2 exited with code 7, the first to fail\n"));
 }
 
 TEST_F(Launcher, ASignalBecomes128PlusItsNumber) {
   const Outcome outcome =
       run_captured(script(2, "if [ $RANK = 1 ]; then kill -9 $$; fi; exec sleep 30"));
   EXPECT_EQ(outcome.code, 128 + SIGKILL);
-  EXPECT_THAT(
-      outcome.error,
-      AllOf(HasSubstr("rank 1 died of signal 9"),
-            HasSubstr("rank 0 died of signal 15 (Terminated), told to stop after rank 1")));
+  EXPECT_THAT(outcome.error,
+              AllOf(HasSubstr("rank 1 died of signal 9"),
+                    HasSubstr("rank 0 died of signal 15 (Terminated), told to stop after rank 1")));
 }
 
 TEST_F(Launcher, ANonBlockingOutputLosesNoLine) {
@@ -158,9 +158,8 @@ TEST_F(Launcher, ACodeAbove128IsNotASignal) {
 }
 
 TEST_F(Launcher, AHangUpEndsTheRanks) {
-  const Outcome outcome =
-      run_captured(script(2, "if [ $RANK = 1 ]; then kill -HUP " +
-                                             std::to_string(::getpid()) + "; fi; sleep 60"));
+  const Outcome outcome = run_captured(script(
+      2, "if [ $RANK = 1 ]; then kill -HUP " + std::to_string(::getpid()) + "; fi; sleep 60"));
   EXPECT_EQ(outcome.code, 128 + SIGHUP);
 }
 

@@ -20,7 +20,8 @@ TEST(Report, SuccessIsSilent) {
 }
 
 TEST(Report, TheFirstInTimeIsToBlame) {
-  const std::vector<RankEnd> ends{{.rank = 2}, {.rank = 3, .exit_code = 7}, {.rank = 0, .exit_code = 1}};
+  const std::vector<RankEnd> ends{
+      {.rank = 2}, {.rank = 3, .exit_code = 7}, {.rank = 0, .exit_code = 1}};
   EXPECT_EQ(find_first_failure(ends), 1u);
 }
 
@@ -32,17 +33,17 @@ TEST(Report, ARankThatNamesAnotherCauseComesAfterTheCause) {
         {.rank = 1, .exit_code = 128 + SIGABRT, .signal = SIGABRT, .last_lines = {words}},
         {.rank = 2, .exit_code = 3, .last_lines = {"boom"}}};
     EXPECT_EQ(find_first_failure(ends), 2u) << words;
-    EXPECT_THAT(describe_ends(ends, 0),
-                StartsWith("fsdp run: rank 2 exited with code 3, the first to fail; its last lines:\n"
-                           "  | boom\n"
-                           "fsdp run: rank 0 exited with code 1, naming another rank's failure\n"));
+    EXPECT_THAT(
+        describe_ends(ends, 0),
+        StartsWith("fsdp run: rank 2 exited with code 3, the first to fail; its last lines:\n"
+                   "  | boom\n"
+                   "fsdp run: rank 0 exited with code 1, naming another rank's failure\n"));
   }
 }
 
 TEST(Report, ARankThatWasToldToStopComesLast) {
-  const std::vector<RankEnd> ends{
-      {.rank = 0, .exit_code = 1, .was_asked_to_stop = true},
-      {.rank = 1, .exit_code = 1, .last_lines = {"[peer failed] x"}}};
+  const std::vector<RankEnd> ends{{.rank = 0, .exit_code = 1, .was_asked_to_stop = true},
+                                  {.rank = 1, .exit_code = 1, .last_lines = {"[peer failed] x"}}};
   EXPECT_EQ(find_first_failure(ends), 1u);
 }
 

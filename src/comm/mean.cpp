@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/comm/mean.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "fsdp/base/error.hpp"
+#include "fsdp/comm/communicator.hpp"
+
+namespace fsdp {
+
+PendingMean::PendingMean(World world, double value, double weight, std::string name)
+    : world_(std::move(world)),
+      name_(std::move(name)),
+      own_(at::empty({2}, at::kDouble)),
+      gathered_(at::empty({2 * world_.size()}, at::kDouble)) {
+  auto* own = own_.mutable_data_ptr<double>();
+  own[0] = value;
+  own[1] = weight;
+  work_ = world_.communicator().all_gather(gathered_, own_, {.name = name_});
+}
+
+PendingMean::PendingMean(PendingMean&&) noexcept = default;
+
+PendingMean& PendingMean::operator=(PendingMean other) noexcept {
+  std::swap(world_, other.world_);
+  std::swap(name_, other.name_);
+  std::swap(own_, other.own_);
+  std::swap(gathered_, other.gathered_);
+  std::swap(work_, other.work_);
+  std::swap(result_, other.result_);
+  return *this;  // `other` ends what was under way here
+}
+
+PendingMean::~PendingMean() {
+  if (work_ != nullptr && std::uncaught_exceptions() == 0) {
+    try {
+      // Without a wait the transport would take it that this rank gave up.
+      work_->wait();
+    } catch (...) {
+      // The group has failed, which the next collective says.
+    }
+  }
+}
+
+const PendingMean::Result& PendingMean::result() {
+  if (!result_) {
+    FSDP_CHECK(work_ != nullptr, ErrorCode::kInvalidArgument, "[", name_,
+               "] this mean was moved away, or its first get() has failed");
+    std::exchange(work_, nullptr)->wait();
+    const auto* pairs = gathered_.const_data_ptr<double>();
+    Result sum{0, 0};
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      const double value = pairs[2 * rank];
+      const double weight = pairs[2 * rank + 1];
+      FSDP_CHECK(weight >= 0 && std::isfinite(weight), ErrorCode::kInvalidArgument, "[", name_,
+                 "] rank ", rank, " counts ", weight, ", must be finite and not below 0");
+      sum.mean += weight > 0 ? value * weight : 0;
+      sum.weight += weight;
+    }
+    FSDP_CHECK(sum.weight > 0, ErrorCode::kInvalidArgument, "[", name_, "] all ", world_.size(),
+               " ranks together count 0: there is nothing to take the mean of");
+    result_ = {sum.mean / sum.weight, sum.weight};
+  }
+  return *result_;
+}
+
+double PendingMean::get() { return result().mean; }
+double PendingMean::total_weight() { return result().weight; }
+
+PendingMean mean_over_ranks(const World& world, double value, double weight, std::string name) {
+  return PendingMean(world, value, weight, std::move(name));
+}
+
+}  // namespace fsdp

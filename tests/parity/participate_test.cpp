@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Ranks that leave a part of the model out: an error that names unit and rank, or, with
+/// participate(), the numbers of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/fsdp.hpp"
+#include "support/both_transports.hpp"
+#include "support/error_of.hpp"
+#include "support/subjects.hpp"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace nn = torch::nn;
+
+/// Weights that depend on nothing but their place.
+void fill(nn::Module& module) {
+  torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (at::Tensor& parameter : module.parameters()) {
+    const at::Tensor steps = torch::arange(parameter.numel(), torch::kDouble);
+    parameter.copy_((steps * 0.7 + ++phase).sin().mul(0.6).view(parameter.sizes()));
+  }
+}
+
+/// Two layers, of which the second may be a unit inside of the first's.
+struct EncoderImpl : nn::Module {
+  EncoderImpl()
+      : before(register_module("before", nn::Linear(4, 4))),
+        inner(register_module("inner", nn::Linear(4, 4))),
+        after(register_module("after", nn::Linear(4, 4))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return after(torch::tanh(inner(torch::tanh(before(x)))));
+  }
+  nn::Linear before, inner, after;
+};
+TORCH_MODULE(Encoder);
+
+struct Net : nn::Module {
+  Net()
+      : stem(register_module("stem", nn::Linear(4, 4))),
+        encoder(register_module("encoder", Encoder())),
+        decoder(register_module("decoder", nn::Linear(4, 4))),
+        head(register_module("head", nn::Linear(4, 1))) {
+    to(torch::kDouble);
+    fill(*this);
+  }
+  /// Without the encoder what `instead` returns joins the loss.
+  at::Tensor loss(const at::Tensor& x, bool encodes, bool encodes_input,
+                  const std::function<at::Tensor()>& instead = nullptr) {
+    at::Tensor extra = torch::zeros({}, torch::kDouble);
+    at::Tensor y = torch::tanh(stem(x));
+    if (encodes) {
+      y = y + encoder(encodes_input ? x : y);
+    } else if (instead != nullptr) {
+      extra = instead();
+    }
+    return head(torch::tanh(decoder(y))).square().mean() + extra;
+  }
+  nn::Linear stem;
+  Encoder encoder;
+  nn::Linear decoder, head;
+};
+
+at::Tensor batch(int rank, int step) {
+  return torch::arange(12, torch::kDouble).mul(0.37).add(rank + 0.7 * step).sin().view({3, 4});
+}
+
+/// Which units, and from which step on ranks differ: nested units need one step in which all ranks
+/// run them, to know in which order they run.
+struct Division {
+  const char* name;
+  const char* units;
+  int first_difference;
+};
+constexpr Division kDivisions[] = {
+    {"one unit", "stem|encoder|decoder|head", 0},
+    {"one unit a layer", "stem|encoder\\..*|decoder|head", 0},
+    {"a unit inside another", "stem|encoder|encoder\\.inner|decoder|head", 1},
+    {"the root", "encoder\\.inner|decoder", 1},
+};
+
+struct Case {
+  Division division;
+  int prefetch;
+  Store store;
+  bool encodes_input;
+};
+
+/// Rank and step decide who encodes: all, some, and none.
+bool encodes(const Case& of, int rank, int step) {
+  return step < of.division.first_difference || (rank + step) % 3 == 0;
+}
+
+constexpr int kSteps = 6;
+constexpr int kRanks = 2;
+
+template <class StepLoss>
+std::vector<at::Tensor> train(const std::vector<at::Tensor>& leaves, const StepLoss& step_loss) {
+  torch::optim::AdamW optimizer(leaves,
+                                torch::optim::AdamWOptions(1e-2).eps(1e-4).weight_decay(0.1));
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/true);
+    step_loss(step).backward();
+    optimizer.step();
+  }
+  return leaves;
+}
+
+/// One process: the mean of the ranks' losses, where a rank that leaves the encoder out counts with
+/// a zero gradient of it.
+std::vector<at::Tensor> reference(const Case& of) {
+  Net net;
+  return train(net.parameters(), [&](int step) {
+    at::Tensor sum = torch::zeros({}, torch::kDouble);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      sum = sum + net.loss(batch(rank, step), encodes(of, rank, step), of.encodes_input);
+    }
+    for (const at::Tensor& parameter : net.encoder->parameters()) {
+      sum = sum + parameter.sum() * 0;
+    }
+    return sum / kRanks;
+  });
+}
+
+void expect_equals_one_process(World world, const Case& of) {
+  const auto net = std::make_shared<Net>();
+  Options options = test_options(units_matching(of.division.units), 0, of.prefetch);
+  options.optional = units_matching("|encoder|encoder\\..*");
+  options.store = of.store;
+  const Sharded sharded = fully_shard(net, world, options);
+  train(sharded.parameters(), [&](int step) {
+    return net->loss(batch(world.rank(), step), encodes(of, world.rank(), step), of.encodes_input,
+                     [&] { return sharded.participate(*net->encoder); });
+  });
+  EXPECT_EQ(sharded.unsharded_numel(), 0);
+  const std::vector<at::Tensor> expected = reference(of);
+  const auto full = sharded.full_parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LE((net->parameters()[i] - expected[i]).abs().max().item<double>(), 1e-12)
+        << of.division.name << ", parameter " << i;
+  }
+}
+
+TEST(Participate, Fault011_TrainingEqualsOneProcessWhoeverTakesPart) {
+  for (const Division& division : kDivisions) {
+    for (const int prefetch : {0, 1, 3}) {
+      for (const Store store : {Store::kSlots, Store::kAliased}) {
+        for (const bool encodes_input : {false, true}) {
+          SCOPED_TRACE(testing::Message()
+                       << division.name << ", prefetch " << prefetch << ", store "
+                       << static_cast<int>(store) << ", encodes input " << encodes_input);
+          run_threads(kRanks, [&](World world) {
+            expect_equals_one_process(world, {division, prefetch, store, encodes_input});
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(Participate, Fault001_ARankThatTakesPartHalvesTheGradient) {
+  on_both_transports(2, 5, [](World world) {
+    Net reference;
+    reference.loss(batch(0, 0), true, true).backward();
+    const auto net = std::make_shared<Net>();
+    Options options = test_options(units_matching("stem|encoder|decoder|head"));
+    options.optional = units_listed({"encoder"});
+    Sharded sharded = fully_shard(net, world, options);
+    for (int step = 0; step < 3; ++step) {
+      sharded.zero_grad();
+      net->loss(batch(0, 0), world.rank() == 0, true,
+                [&] { return sharded.participate("encoder"); })
+          .backward();
+      const auto gradients = whole_gradients(sharded);
+      const auto named = sharded.named_parameters();
+      for (std::size_t i = 0; i < named.size(); ++i) {
+        if (named[i].name.starts_with("encoder.")) {
+          const at::Tensor half = reference.parameters()[i].grad() / 2;
+          EXPECT_TRUE(torch::equal(gradients[i], half)) << named[i].name;
+        }
+      }
+    }
+  });
+}
+
+TEST(Participate, Fault001_ARankThatDoesNotIsNamedWithTheUnit) {
+  on_both_transports(2, 5, [](World world) {
+    const auto net = std::make_shared<Net>();
+    const Sharded sharded =
+        fully_shard(net, world, test_options(units_matching("stem|encoder|decoder|head")));
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_THAT(error_of([&] { net->loss(batch(0, 0), world.rank() == 0, false).backward(); }),
+                AllOf(HasSubstr("\"encoder\""), HasSubstr("rank 1"), HasSubstr("world.recover()")));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.count(), 7);
+  });
+}
+
+TEST(Participate, EvaluationTakesPartToo) {
+  run_threads(2, [](World world) {
+    const auto net = std::make_shared<Net>();
+    Options options = test_options(units_matching("stem|encoder\\..*|decoder|head"));
+    options.optional = units_matching("encoder\\..*");
+    Sharded sharded = fully_shard(net, world, options);
+    torch::NoGradGuard no_grad;
+    for (int pass = 0; pass < 4; ++pass) {
+      const bool encodes = world.rank() == pass % 2;
+      const double loss = net->loss(batch(0, pass), encodes, false,
+                                    [&] {
+                                      const at::Tensor zero = sharded.participate(*net->encoder);
+                                      EXPECT_FALSE(zero.requires_grad());
+                                      return zero;
+                                    })
+                              .item<double>();
+      EXPECT_EQ(loss, Net().loss(batch(0, pass), encodes, false).item<double>());
+      sharded.reshard();
+    }
+  });
+}
+
+TEST(Participate, WhatTheWeightsAreDoesNotReachTheLoss) {
+  run_threads(1, [](World world) {
+    const auto net = std::make_shared<Net>();
+    {
+      torch::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : net->encoder->parameters()) {
+        parameter.fill_(std::numeric_limits<double>::quiet_NaN());
+      }
+    }
+    Options options = test_options(units_matching("stem|encoder|decoder|head"));
+    options.optional = units_listed({"encoder"});
+    const Sharded sharded = fully_shard(net, world, options);
+    const at::Tensor loss =
+        net->loss(batch(0, 0), false, false, [&] { return sharded.participate(*net->encoder); });
+    EXPECT_TRUE(std::isfinite(loss.item<double>()));
+    loss.backward();
+    for (const NamedShard& parameter : sharded.named_parameters()) {
+      ASSERT_TRUE(parameter.shard.grad().defined());
+      EXPECT_TRUE(parameter.shard.grad().isfinite().all().item<bool>()) << parameter.name;
+      if (parameter.name.starts_with("encoder.")) {
+        EXPECT_TRUE(parameter.shard.grad().eq(0).all().item<bool>()) << parameter.name;
+      }
+    }
+  });
+}
+
+TEST(Participate, CostsTheCollectivesOfTheUnitAndNoMore) {
+  run_threads(2, [](World world) {
+    const auto net = std::make_shared<Net>();
+    Options options = test_options(units_matching("stem|encoder|decoder|head"));
+    options.optional = units_listed({"encoder"});
+    Sharded sharded = fully_shard(net, world, options);
+    for (int step = 0; step < 3; ++step) {
+      sharded.reset_counters();
+      net->loss(batch(0, step), world.rank() == 0, false,
+                [&] { return sharded.participate(*net->encoder); })
+          .backward();
+      // Four in forward; in backward not the head again, nor the stem, whose input needs no
+      // gradient.
+      EXPECT_EQ(sharded.counters().gathers, 4 + 2);
+      EXPECT_EQ(sharded.counters().reduce_scatters, 4);
+    }
+    EXPECT_EQ(sharded.ledger().peak().total(), sharded.ledger().live().total());
+  });
+}
+
+TEST(Participate, MistakesAreNamed) {
+  run_threads(1, [](World world) {
+    const auto net = std::make_shared<Net>();
+    Options options = test_options(units_matching("stem|encoder|decoder|head"));
+    options.optional = units_listed({"encoder"});
+    const Sharded sharded = fully_shard(net, world, options);
+    EXPECT_THAT(error_of([&] { sharded.participate(*net->decoder); }),
+                AllOf(HasSubstr("\"decoder\" is not optional"), HasSubstr("Options::optional")));
+    EXPECT_THAT(error_of([&] { sharded.participate("coder"); }), HasSubstr("[not found]"));
+    EXPECT_THAT(error_of([&] { sharded.participate(*nn::Linear(2, 2)); }),
+                HasSubstr("is not one of this Sharded"));
+    EXPECT_THAT(error_of([&] { sharded.participate(*nn::ReLU()); }), HasSubstr("has no weights"));
+    const auto other = std::make_shared<Net>();
+    options.optional = units_listed({"encoder.inner"});
+    EXPECT_THAT(error_of([&] { fully_shard(other, world, options); }),
+                AllOf(HasSubstr("[not found]"), HasSubstr("\"encoder.inner\"")));
+  });
+}
+
+TEST(Participate, OptionalOnOneRankOnlyIsRefused) {
+  run_threads(2, [](World world) {
+    Options options = test_options(units_matching("stem|encoder|decoder|head"));
+    if (world.rank() == 1) {
+      options.optional = units_listed({"encoder"});
+    }
+    EXPECT_THAT(error_of([&] { fully_shard(std::make_shared<Net>(), world, options); }),
+                AllOf(HasSubstr("[mismatch]"), HasSubstr("optional")));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test
