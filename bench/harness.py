@@ -111,6 +111,7 @@ class System:
 OURS = [
     System("fsdp", "gloo", ("--transport", "gloo", "--store", "slots")),
     System("fsdp", "gloo-aliased", ("--transport", "gloo", "--store", "aliased")),
+    System("fsdp", "shm", ("--transport", "shm", "--store", "aliased")),
 ]
 BOUND = System("bound", "none", program="plain")
 BOUND_PYTHON = System("bound-python", "none", is_python=True, program="plain")

@@ -124,8 +124,10 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->capture_default_str();
   sharding->add_flag("--keep-root", config.keep_root,
                      "Keep embeddings and head gathered in a step");
-  sharding->add_option("--transport", config.transport, "How ranks talk; auto: gloo")
-      ->check(CLI::IsMember({"auto", "gloo", "c10d"}))
+  sharding
+      ->add_option("--transport", config.transport,
+                   "How ranks talk; auto: shm on one host, else gloo")
+      ->check(CLI::IsMember({"auto", "shm", "gloo", "c10d"}))
       ->capture_default_str();
 }
 

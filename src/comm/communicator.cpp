@@ -37,6 +37,11 @@ void Communicator::all_reduce(at::Tensor buffer, const Label& label) {
                         {});
 }
 
+at::Tensor Communicator::buffer(std::int64_t bytes) {
+  const detail::DispatchGuard guard;
+  return at::empty({bytes}, at::TensorOptions(at::kByte));
+}
+
 at::Tensor Communicator::shared_memory(std::int64_t, const Label&) { return {}; }
 
 }  // namespace fsdp::comm

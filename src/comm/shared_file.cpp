@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/dispatch_guard.hpp"
+#include "comm/host.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -51,17 +51,8 @@ class FileDescriptor {
   int value_;
 };
 
-/// The same on two ranks only when they run under one kernel on one machine.
-std::string describe_host() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::array<char, 128> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return boot + " " + host.data();
-}
-
 bool on_one_host(Communicator& communicator, const Label& label) {
-  Record mine = to_record(describe_host());
+  Record mine = to_record(host_identity());
   std::vector<Record> all(static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(view(all.data(), all.size()), view(&mine, 1), label)->wait();
   return std::all_of(all.begin(), all.end(), [&](const Record& record) { return record == mine; });

@@ -2,6 +2,7 @@
 #include "fsdp/comm/world.hpp"
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -17,8 +18,11 @@
 #include "base/network.hpp"
 #include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
+#include "comm/host.hpp"
 #include "comm/regroup.hpp"
 #include "comm/rendezvous.hpp"
+#include "comm/set_up_exchange.hpp"
+#include "comm/shm.hpp"
 #include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
 #include "comm/timeout.hpp"
@@ -42,9 +46,38 @@ namespace {
 
 using Milliseconds = comm::detail::Milliseconds;
 
+/// "auto" decided, by all ranks alike. @collective
+std::string choose_transport(const std::string& wish, const base::RankEnvironment& environment,
+                             const comm::detail::SetUp& set_up) {
+  if (wish != "auto" && wish != "shm") {
+    return wish;
+  }
+  std::string mine = comm::detail::host_identity();
+  if (wish == "auto" && std::getenv("FSDP_HOST_ID") == nullptr &&
+      environment.local_size != environment.size) {
+    mine += " rank " + std::to_string(environment.rank);  // the launcher knows of other hosts
+  }
+  const auto hosts = comm::detail::exchange_texts(set_up, "host", mine);
+  const int elsewhere = comm::detail::first_elsewhere(hosts);
+  FSDP_CHECK(wish == "auto" || elsewhere < 0, ErrorCode::kInvalidArgument,
+             "transport shm needs all ranks on one host, but rank 0 is on '", hosts[0],
+             "' and rank ", elsewhere, " on '", hosts[static_cast<std::size_t>(elsewhere)],
+             "': use gloo, or set FSDP_HOST_ID to one value where this is wrong");
+  return elsewhere < 0 ? "shm" : "gloo";
+}
+
 std::shared_ptr<comm::Communicator> connect(const comm::detail::Meeting& meeting,
                                             const comm::GlooOptions& options,
-                                            const std::string& transport) {
+                                            const base::RankEnvironment& environment,
+                                            const std::string& wish) {
+  const comm::detail::SetUp set_up{.store = meeting.store,
+                                   .rank = options.rank,
+                                   .size = options.size,
+                                   .timeout = options.timeout};
+  const std::string transport = choose_transport(wish, environment, set_up);
+  if (transport == "shm") {
+    return comm::make_shm_communicator(set_up);
+  }
   if (transport != "c10d") {
     return comm::make_gloo_communicator(meeting.store, options);
   }
@@ -79,9 +112,10 @@ std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& en
                                   .timeout = comm::detail::remaining(deadline)};
   const auto communicator = std::make_shared<std::shared_ptr<comm::Communicator>>();
   if (!comm::detail::finishes_within(options.timeout + kPatienceForConnecting,
-                                     [meeting, options, transport, communicator] {
+                                     [meeting, options, environment, transport, communicator] {
                                        base::set_log_rank(options.rank);
-                                       *communicator = connect(*meeting, options, transport);
+                                       *communicator =
+                                           connect(*meeting, options, environment, transport);
                                      })) {
     comm::detail::fail_to_connect(meeting->store, environment.rank, environment.size,
                                   "no connection within " + comm::detail::to_text(timeout));
@@ -92,10 +126,10 @@ std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& en
 }  // namespace
 
 World init(const InitOptions& options) {
-  FSDP_CHECK(
-      options.transport == "auto" || options.transport == "gloo" || options.transport == "c10d",
-      ErrorCode::kInvalidArgument, "transport is '", options.transport,
-      "', must be auto, gloo or c10d");
+  FSDP_CHECK(options.transport == "auto" || options.transport == "shm" ||
+                 options.transport == "gloo" || options.transport == "c10d",
+             ErrorCode::kInvalidArgument, "transport is '", options.transport,
+             "', must be auto, shm, gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
   base::check_interface_variable();
   const auto given = [](std::chrono::milliseconds option, auto from_environment) {

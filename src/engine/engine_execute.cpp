@@ -11,9 +11,23 @@ namespace fsdp::engine {
 using schedule::Action;
 using schedule::ActionKind;
 
+// NOTE [when a slice of shared weights may be written]
+// With weights in shared memory a rank's shard is what its peers compute with. Its optimizer may
+// write when all ranks are done with the weights, and peers may read again when it has written:
+//
+//   backward's end   the schedule asks for a fence. Where the transport says so, the wait for the
+//                    last reduce-scatter is one: every rank waits for it after its own backward has
+//                    ended (the last reduction of a backward is waited for nowhere else), and the
+//                    wait returns after all have come to it. Else an agreement.
+//   other reads      operators that took weights since (evaluation, a norm): the first write to a
+//                    shard asks for an agreement. See Engine::shard_written().
+//   next read        the agreement that stands for a unit's gather: a rank joins it after its own
+//                    optimizer's step.
+
 void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
   // Gloo's threads inherit thread-local state, and our own copies need no touch.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  bool has_reduced = false;
   try {
     for (const Action& action : actions) {
       switch (action.kind) {
@@ -34,9 +48,12 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
           emit(trace::EventKind::kReduceWaitBegin, action.unit, action.slot);
           sink_->wait_reduce(action.unit, keeps_gradients);
           emit(trace::EventKind::kReduceWaitEnd, action.unit, action.slot);
+          has_reduced = true;
           break;
         case ActionKind::kFence:
-          communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
+          if (!has_reduced || !communicator_.is_fenced_by_reduce_scatter()) {
+            communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
+          }
           is_read_since_fence_ = false;
           break;
       }

@@ -93,9 +93,13 @@ void Engine::set_up() {
             .slots = 1 + options_.prefetch + options_.extra_slots,
             .reduce_buffers = std::clamp(others, 1, 2)};
   const StoreConfig store_config{.slots = config.slots, .kept_unit = keeps_root ? root_ : -1};
-  store_ = options_.store == Store::kAliased
-               ? make_aliased_store(communicator_, ledger_)
-               : make_slot_store(communicator_, ledger_, store_config);
+  const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
+                                     [](const Unit& unit) { return unit.device.is_cpu(); });
+  const bool is_aliased =
+      options_.store == Store::kAliased ||
+      (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
+  store_ = is_aliased ? make_aliased_store(communicator_, ledger_)
+                      : make_slot_store(communicator_, ledger_, store_config);
   config.fence = store_->needs_fence();
   make_schedule();
   store_->make_shards(units_);

@@ -20,7 +20,10 @@ GradSink::GradSink(comm::Communicator& communicator, memory::Ledger& ledger,
       works_(units.size()) {
   const c10::Device device = units.front().device;
   const auto allocate = [&](std::int64_t bytes) {
-    buffers_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+    // In memory that peers read in place, where there is such: reducing then copies nothing.
+    buffers_.push_back(device.is_cpu()
+                           ? communicator_.buffer(bytes)
+                           : at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
     buffer_bytes_ += bytes;
   };
   const bool root_has_own = root >= 0 && units.size() > 1;

@@ -62,7 +62,7 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
     const std::vector<std::string> arguments =
         std::vector<std::string>{fsdp_program()} +
         tiny_training(directory_.path("text"), directory_.path("out")) +
-        std::vector<std::string>{"--global-batch", "6", "--steps", "100", "--sample", "0"};
+        std::vector<std::string>{"--global-batch", "6", "--steps", "500", "--sample", "0"};
     return run_processes(kRanks, "train",
                          [&](int) {
                            std::vector<char*> argv;

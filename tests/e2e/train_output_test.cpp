@@ -46,7 +46,7 @@ TEST_F(TrainOutputTest, Fault103_NoSpaceIsToldByAllRanksAndLeavesNothing) {
                                             "bash", fsdp_program()};
   const CommandResult result =
       run_command(limited + tiny_training(directory_.path("text"), directory_.path("out")) +
-                  std::vector<std::string>{"--ranks", "2"});
+                  std::vector<std::string>{"--ranks", "2", "--transport", "gloo"});
   EXPECT_EQ(result.code, 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("fsdp: rank 0: [i/o] rank "));
   EXPECT_THAT(result.err, HasSubstr("fsdp: rank 1: [i/o] rank "));
@@ -127,7 +127,7 @@ TEST_F(TrainOutputTest, LinesAndLogTellTheRun) {
   const CommandResult result =
       train({"--ranks", "2", "--log", directory_.path("run.jsonl"), "--eval-every", "2"});
   EXPECT_THAT(result.out, HasSubstr("34,688 parameters"));
-  EXPECT_THAT(result.out, HasSubstr("ranks    2 over gloo, 3 units"));
+  EXPECT_THAT(result.out, HasSubstr("ranks    2 over shm, 3 units"));
   EXPECT_THAT(result.out, HasSubstr("promise"));
   EXPECT_THAT(result.out, HasSubstr("step 3/3"));
   EXPECT_THAT(result.out, HasSubstr("validation loss"));

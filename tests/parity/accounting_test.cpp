@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
@@ -156,13 +157,85 @@ TEST(Allocator, AgreesWithTheLedgerToTheByteOnOneRank) {
 TEST(Allocator, AgreesWithTheLedgerToTheByteOverGloo) {
   for (const auto& result : run_processes(2, "allocator", [](int) {
          install_counting_allocator();
-         const World world = init();
+         const World world = init({.transport = "gloo"});
          // A reduce-scatter receives the other rank's half of the largest unit, the root.
          const std::int64_t root = 2 * (32 * 32 + 32);
          expect_allocator_agrees(world, 4 * slice(root, 2, 32));
        })) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
+}
+
+// ---- weights and gradients in shared memory ---------------------------------------------------
+
+TEST(SharedWeights, TheLedgerOverShmIsShardsBuffersAndStaging) {
+  for (const auto& result : run_processes(2, "ledger", [](int) {
+         const World world = init({.transport = "shm"});
+         Chain model(kLinks, kWidth);
+         Sharded sharded = fully_shard(model, world, test_options(chain_units(), 128));
+         const std::int64_t root = 4 * slice(kRootNumel, 2, 32);
+         const std::int64_t link = 4 * slice(kLinkNumel, 2, 32);
+         memory::Bytes expected;
+         expected[Kind::kShards] = root + kLinks * link;
+         expected[Kind::kGradShards] = root + kLinks * link;
+         expected[Kind::kReduceBuffers] = 2 * (2 * link + root);
+         expected[Kind::kStaging] = 512 * 1024;
+         EXPECT_EQ(sharded.ledger().live(), expected);
+         optim::AdamW optimizer(sharded);
+         for (int step = 0; step < 3; ++step) {
+           optimizer.zero_grad();
+           model->forward(torch::ones({3, kWidth})).sum().backward();
+           optimizer.step();
+         }
+         expected[Kind::kMoments] = 2 * (root + kLinks * link);
+         EXPECT_EQ(sharded.promise(), expected);
+         EXPECT_EQ(sharded.ledger().peak(), expected);
+         EXPECT_EQ(sharded.counters().reduce_scatters, 3 * (kLinks + 1));
+       })) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+std::size_t count_in(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+/// How many agreements protect the shared weights in three steps and an evaluation.
+std::size_t fences_over(const std::string& transport) {
+  const auto results = run_processes(2, transport,
+                                     [&](int) {
+                                       const World world = init({.transport = transport});
+                                       Chain model(kLinks, kWidth);
+                                       Options options = test_options(chain_units(), 128);
+                                       options.store = Store::kAliased;
+                                       Sharded sharded = fully_shard(model, world, options);
+                                       optim::AdamW optimizer(sharded);
+                                       for (int step = 0; step < 3; ++step) {
+                                         optimizer.zero_grad();
+                                         model->forward(torch::ones({3, kWidth})).sum().backward();
+                                         if (step == 2) {
+                                           const torch::NoGradGuard no_grad;
+                                           model->forward(torch::ones({3, kWidth}));
+                                         }
+                                         optimizer.step();
+                                       }
+                                     },
+                                     {.environment = {{"FSDP_LOG", "debug"}}});
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  return count_in(results[0].output, "done with the shared weights\" starts");
+}
+
+TEST(SharedWeights, TheLastReductionIsTheFenceOverShm) {
+  const std::size_t over_gloo = fences_over("gloo");
+  const std::size_t over_shm = fences_over("shm");
+  EXPECT_EQ(over_gloo, 3 + 1);
+  EXPECT_EQ(over_shm, 1);
 }
 
 }  // namespace

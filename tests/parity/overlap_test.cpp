@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, Prefetch, testing::Values(0, 1, 2));
 
 TEST(GlooOverlap, BytesOfTheNextUnitArriveBeforeItsWaitBegins) {
   for (const auto& result : run_processes(2, "overlap", [](int rank) {
-         const World world = init();
+         const World world = init({.transport = "gloo"});
          const std::int64_t width = 256;
          Chain model(kLinks, width);
          int prefetched = 0;

@@ -69,9 +69,14 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(std::get<2>(tested.param));
     });
 
-TEST(ProcessParity, TwoProcessesOverGlooEqualOneProcess) {
+class ProcessParity : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, ProcessParity, testing::Values("gloo", "shm"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(ProcessParity, TwoProcessesEqualOneProcess) {
   for (const auto& result : run_processes(2, "all kinds", [](int) {
-         const World world = init();
+         const World world = init({.transport = GetParam()});
          for (const SubjectKind& kind : all_subject_kinds()) {
            for (const Store store : {Store::kSlots, Store::kAliased}) {
              SCOPED_TRACE(kind.name);

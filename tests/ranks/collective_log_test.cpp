@@ -84,7 +84,8 @@ TEST_P(EveryCollective, IsLoggedWithItsNumberAtDebugLevel) {
   EXPECT_THAT(text, ContainsRegex("reduce-scatter #[23] of unit \"h.5\" is complete: under way "));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, EveryCollective, testing::Values("threads", "gloo", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports, EveryCollective,
+                         testing::Values("threads", "gloo", "shm", "c10d"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(StateSignal, ShowsWhatARankThatWaitsIsDoing) {
@@ -105,7 +106,7 @@ TEST(StateSignal, ShowsWhatARankThatWaitsIsDoing) {
   EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
   EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
   EXPECT_THAT(results[0].output,
-              AllOf(HasSubstr("rank 0 of 2 (gloo), now: all-gather #2 of unit \"h.5\""),
+              AllOf(HasSubstr("rank 0 of 2 (shm), now: all-gather #2 of unit \"h.5\""),
                     HasSubstr("last collectives, newest first")));
 }
 

@@ -6,7 +6,9 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -244,6 +246,72 @@ TEST_P(CommunicatorContract, SharedMemoryIsZeroAndSeenByAll) {
   });
 }
 
+TEST_P(CommunicatorContract, SourcesInTheTransportsMemoryGiveTheSame) {
+  constexpr std::int64_t kCount = 70001;
+  run([&](Communicator& group) {
+    const Label label{.unit = 1, .name = "in place"};
+    const auto rank = group.rank();
+    for (const int private_rank : {-1, 0}) {  // rank 0's source in private memory: it is staged
+      const at::Tensor bytes = rank == private_rank ? at::empty({kCount * size() * 8}, at::kByte)
+                                                    : group.buffer(kCount * size() * 8);
+      ASSERT_EQ(bytes.numel(), kCount * size() * 8);
+      const at::Tensor source = bytes.view(at::kDouble);
+      for (int round = 0; round < 5; ++round) {
+        // Written anew as soon as wait() allows it.
+        source.copy_(values(rank, kCount * size(), at::kDouble, round));
+        at::Tensor sum = at::zeros({kCount}, at::kDouble);
+        group.reduce_scatter(sum, source, {}, label)->wait();
+        at::Tensor expected = at::zeros({kCount}, at::kDouble);
+        for (int r = 0; r < size(); ++r) {
+          expected += slice_of(values(r, kCount * size(), at::kDouble, round), rank, kCount);
+        }
+        ASSERT_TRUE(at::allclose(sum, expected, 1e-12, 1e-12)) << "round " << round;
+        const at::Tensor mine = slice_of(source, rank, kCount);
+        mine.fill_(rank + round);
+        at::Tensor all = at::zeros({kCount * size()}, at::kDouble);
+        group.all_gather(all, mine, label)->wait();
+        mine.fill_(-1);
+        at::Tensor root = slice_of(source, size() - 1, kCount).fill_(rank);
+        group.broadcast(root, size() - 1, label)->wait();
+        ASSERT_TRUE(root.eq(size() - 1).all().item<bool>());
+        for (int r = 0; r < size(); ++r) {
+          ASSERT_TRUE(slice_of(all, r, kCount).eq(r + round).all().item<bool>());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, BuffersCanBeMadeAndFreedForEver) {
+  run([&](Communicator& group) {
+    for (int round = 0; round < 200; ++round) {
+      const at::Tensor source = group.buffer(8192 * size()).view(at::kFloat).fill_(round);
+      at::Tensor sum = at::zeros({2048});
+      group.reduce_scatter(sum, source, {}, {.name = "short-lived"})->wait();
+      ASSERT_TRUE(sum.eq(round * size()).all().item<bool>()) << round;
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, AReduceScatterIsAFenceWhereTheTransportSaysSo) {
+  std::atomic<int> arrived{0};
+  run([&](Communicator& group) {
+    if (!group.is_fenced_by_reduce_scatter()) {
+      return;
+    }
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4099}}) {
+      at::Tensor sum = at::zeros({count});
+      auto work = group.reduce_scatter(sum, at::ones({count * size()}), {}, {.name = "fence"});
+      group.agree({.name = "all have started"})->wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(group.rank() * 3));
+      const int before = ++arrived;
+      work->wait();
+      EXPECT_GE(arrived, (before + size() - 1) / size() * size()) << "count " << count;
+      group.agree({.name = "next"})->wait();
+    }
+  });
+}
+
 TEST_P(CommunicatorContract, InvalidArgumentsLeaveTheRanksInStep) {
   run([&](Communicator& group) {
     const Label label{.name = "embedding"};
@@ -274,7 +342,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorContract,
-                         testing::Combine(testing::Values("threads", "gloo", "c10d"),
+                         testing::Combine(testing::Values("threads", "gloo", "shm", "c10d"),
                                           testing::Values(1, 2, 3, 4, 7)),
                          name_of);
 

@@ -125,7 +125,7 @@ TEST_P(Mismatch, DifferentRootsNameBoth) {
               testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "shm", "c10d"),
                          [](const auto& tested) { return tested.param; });
 
 // ---- ranks that fail, stall or leave, as threads ----------------------------------------------
@@ -181,7 +181,7 @@ TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(6));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo", "shm"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
@@ -232,27 +232,32 @@ TEST(RunThreads, ADropDuringUnwindingLeavesTheRealCauseToTheOthers) {
 constexpr int kAbort = 128 + 6;
 
 /// Runs `body` after fsdp::init() in every process; an Error ends the process with 10 + its code.
-std::vector<test::ProcessResult> run_worlds(int size, const std::function<void(World)>& body,
-                                            const std::string& timeout = "20") {
+std::vector<test::ProcessResult> run_worlds(const std::string& transport, int size,
+                                            const std::function<void(World)>& body) {
   return test::run_processes(size, "world",
                              [&](int) {
                                try {
-                                 body(init());
+                                 body(init({.transport = transport}));
                                } catch (const Error& error) {
                                  std::fprintf(stderr, "%s\n", error.what());
                                  std::fflush(nullptr);
                                  std::_Exit(10 + static_cast<int>(error.code()));
                                }
                              },
-                             {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", timeout}}});
+                             {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", "20"}}});
 }
+
+class Processes : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, Processes, testing::Values("gloo", "shm"),
+                         [](const auto& tested) { return tested.param; });
 
 int code_of(ErrorCode code) { return 10 + static_cast<int>(code); }
 
-TEST(Processes, TwoAndThreeRanksGatherReduceAndShareMemory) {
-  const auto results = run_worlds(3, [](World world) {
+TEST_P(Processes, TwoAndThreeRanksGatherReduceAndShareMemory) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
     Communicator& group = world.communicator();
-    EXPECT_EQ(group.transport(), "gloo");
+    EXPECT_EQ(group.transport(), GetParam());
     EXPECT_EQ(world.local_rank(), world.rank());
     at::Tensor dst = at::zeros({3 * 70001});
     group.all_gather(dst, at::full({70001}, static_cast<float>(world.rank())), {.unit = 0})->wait();
@@ -274,7 +279,7 @@ TEST(Processes, TwoAndThreeRanksGatherReduceAndShareMemory) {
   }
 }
 
-TEST(Processes, TheC10dTransportServesTheSameProgram) {
+TEST(Meeting, TheC10dTransportServesTheSameProgram) {
   const auto results = test::run_processes(2, "c10d", [](int) {
     World world = init({.transport = "c10d"});
     at::Tensor sum = at::full({3}, static_cast<float>(world.rank() + 1));
@@ -287,8 +292,8 @@ TEST(Processes, TheC10dTransportServesTheSameProgram) {
   }
 }
 
-TEST(Processes, Fault005_DifferentSizesEndBothRanksWithAnErrorNotAnAbort) {
-  const auto results = run_worlds(2, [](World world) {
+TEST_P(Processes, Fault005_DifferentSizesEndBothRanksWithAnErrorNotAnAbort) {
+  const auto results = run_worlds(GetParam(), 2, [](World world) {
     gather(world.rank() == 0 ? 16 : 20, at::kFloat, 0, "fc")(world.communicator())->wait();
   });
   for (const auto& result : results) {
@@ -298,8 +303,8 @@ TEST(Processes, Fault005_DifferentSizesEndBothRanksWithAnErrorNotAnAbort) {
   }
 }
 
-TEST(Processes, Fault006_DifferentDtypesEndBothRanksWithAnErrorNotMixedBits) {
-  const auto results = run_worlds(2, [](World world) {
+TEST_P(Processes, Fault006_DifferentDtypesEndBothRanksWithAnErrorNotMixedBits) {
+  const auto results = run_worlds(GetParam(), 2, [](World world) {
     gather(8, world.rank() == 0 ? at::kFloat : at::kInt, 0, "fc")(world.communicator())->wait();
   });
   for (const auto& result : results) {
@@ -308,8 +313,8 @@ TEST(Processes, Fault006_DifferentDtypesEndBothRanksWithAnErrorNotMixedBits) {
   }
 }
 
-TEST(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
-  const auto results = run_worlds(3, [](World world) {
+TEST_P(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
     world.barrier();
     if (world.rank() == 1) {
       std::_Exit(3);
@@ -324,8 +329,8 @@ TEST(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
   }
 }
 
-TEST(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
-  const auto results = run_worlds(3, [](World world) {
+TEST_P(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
     world.barrier();
     world.communicator().set_timeout(milliseconds(800));
     if (world.rank() == 2) {
@@ -342,8 +347,8 @@ TEST(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
   }
 }
 
-TEST(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
-  const auto results = run_worlds(3, [](World world) {
+TEST_P(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
     const World mine = std::move(world);
     mine.barrier();
     if (mine.rank() == 1) {
@@ -360,7 +365,7 @@ TEST(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
   }
 }
 
-TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
+TEST(Meeting, Fault132_ARankThatNeverJoinsIsNamed) {
   const auto results =
       test::run_processes(3, "join",
                           [](int rank) {
@@ -380,7 +385,7 @@ TEST(Processes, Fault132_ARankThatNeverJoinsIsNamed) {
   EXPECT_THAT(results[0].output, AllOf(HasSubstr("waiting for rank 1"), HasSubstr("127.0.0.1:")));
 }
 
-TEST(Processes, Fault127_TwoProcessesThatClaimOneRankBothFail) {
+TEST(Meeting, Fault127_TwoProcessesThatClaimOneRankBothFail) {
   const auto results =
       test::run_processes(3, "claim",
                           [](int rank) {

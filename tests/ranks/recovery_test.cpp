@@ -143,7 +143,7 @@ TEST_P(Recovery, ManyRecoveriesLeaveTheGroupUsable) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Recovery, testing::Values("threads", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, Recovery, testing::Values("threads", "gloo", "shm"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(Recovery, IsRefusedWhereTheBackendBelongsToTheCaller) {

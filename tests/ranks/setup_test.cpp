@@ -30,8 +30,8 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-void meet_and_add() {
-  const World world = init();
+void meet_and_add(const std::string& transport = "auto") {
+  const World world = init({.transport = transport});
   at::Tensor sum = at::full({1}, static_cast<float>(world.rank() + 1));
   world.communicator().all_reduce(sum, {.name = "sum"});
   const auto size = static_cast<float>(world.size());
@@ -230,7 +230,7 @@ TEST(Setup, Fault125_AWrongInterfaceIsAnErrorBeforeAnyWait) {
 
 TEST(Setup, TheInterfaceMayBeNamed) {
   for (const ProcessResult& rank : test::run_processes(
-           2, "named", [](int) { meet_and_add(); },
+           2, "named", [](int) { meet_and_add("gloo"); },
            {.environment = {{"GLOO_SOCKET_IFNAME", "lo"}, {"FSDP_LOG", "debug"}}})) {
     EXPECT_EQ(rank.exit_code, 0) << rank.output;
     EXPECT_THAT(rank.output, HasSubstr("listens on 127.0.0.1 (lo), from GLOO_SOCKET_IFNAME"));

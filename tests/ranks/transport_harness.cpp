@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/gloo.hpp"
+#include "comm/shm.hpp"
 #include "fsdp/comm/c10d.hpp"
 #include "fsdp/comm/world.hpp"
 
@@ -30,6 +31,10 @@ std::shared_ptr<comm::Communicator> connect(const std::string& transport,
     // A rank that ends at once closes connections that others are still making.
     communicator->agree({.name = "init"})->wait();
     return communicator;
+  }
+  if (transport == "shm") {
+    return comm::make_shm_communicator(
+        {.store = store, .rank = rank, .size = size, .timeout = kTimeout});
   }
   return comm::make_gloo_communicator(store, options);
 }

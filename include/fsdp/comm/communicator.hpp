@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What the engine needs from a transport, and no more: collectives on contiguous tensors, each
 /// returning something to wait on. Implementations: `threads` (ranks are threads of one process),
-/// `gloo` (direct exchange between processes), `c10d` (any c10d::Backend).
+/// `shm` (processes of one host read each other's memory), `gloo` (direct exchange between
+/// processes), `c10d` (any c10d::Backend).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,7 +63,7 @@ struct Reduction {
 /// same order. Sums run in rank order with at least fp32 accumulation, so that the same inputs give
 /// the same bits in every run and on every rank (`c10d`: as its backend sums). All tensors are
 /// contiguous, dst and src of one dtype; a tensor of `size() * n` elements is read as `size()`
-/// slices of n elements, slice r belonging to rank r. Counts of zero are allowed. `gloo` and
+/// slices of n elements, slice r belonging to rank r. Counts of zero are allowed. `gloo`, `shm` and
 /// `threads` take CPU tensors.
 ///
 /// *Errors*: a collective throws Error kInvalidArgument for an undefined or non-contiguous tensor,
@@ -76,7 +77,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// The name of the transport: "threads", "gloo", "c10d".
+  /// The name of the transport: "threads", "shm", "gloo", "c10d".
   virtual std::string transport() const = 0;
 
   /// Gathers every rank's `src` (n elements) into `dst` (size()*n elements), own slice included.
@@ -109,9 +110,22 @@ class Communicator {
 
   /// Memory of `bytes` zero bytes that all ranks see at once, as an int64-aligned byte tensor, for
   /// weights that need no copy to be gathered; undefined, on all ranks, where the transport cannot
-  /// provide it (`c10d`; `gloo` over several hosts). Lives as long as a tensor refers to it.
+  /// provide it (`c10d`; `gloo` over several hosts; `shm` throws kIo). Lives with its tensors.
   /// @collective all ranks, same bytes @blocks @throws Error kMismatch for unequal bytes
   virtual at::Tensor shared_memory(std::int64_t bytes, const Label& label);
+
+  /// Whether shared_memory() is there for sure and an agreement takes microseconds, so that weights
+  /// had better live in it.
+  virtual bool shares_memory() const { return false; }
+
+  /// CPU memory of `bytes` for the sources of collectives, as a byte tensor of any content: where
+  /// the transport can read it on all ranks (`shm`) without a copy, else plain memory. Local. Lives
+  /// as long as a tensor refers to it. @throws Error kIo when there is too little shared memory
+  virtual at::Tensor buffer(std::int64_t bytes);
+
+  /// Whether Work::wait() of a reduce-scatter returns only after every rank has called it: then it
+  /// serves as a fence as well.
+  virtual bool is_fenced_by_reduce_scatter() const { return false; }
 
   /// How long any wait may last. Default: FSDP_TIMEOUT in seconds, else 5 minutes.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;

@@ -37,8 +37,9 @@ enum class InitialWeights {
 
 /// Where a unit's full weights come to be.
 enum class Store {
+  kAuto,     ///< kAliased over shm, where all ranks share memory at no cost; else kSlots
   kSlots,    ///< an all-gather into one of (1 + prefetch + extra_slots) buffers
-  kAliased,  ///< memory that all ranks of one host share (threads, gloo; CPU): a gather is
+  kAliased,  ///< memory that all ranks of one host share (threads, shm, gloo; CPU): a gather is
              ///< agreement, without a copy and without slots; kUnsupported elsewhere
 };
 
@@ -64,12 +65,12 @@ struct Options {
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
-  Store store = Store::kSlots;
+  Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
   int moments = 2;
   /// Print the promise to standard error on rank 0 before the first training step.
   bool print_promise = true;
-  /// Fill freed weights with NaN (Store::kSlots on CPU), so that a use after free shows. For tests;
+  /// Fill freed weights with NaN (kSlots on CPU), so that a use after free shows. For tests;
   /// costs a pass over memory.
   bool poison_freed = false;
   /// Called with each event of the engine, in order, under the engine's lock: it must not call the

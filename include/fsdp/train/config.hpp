@@ -53,7 +53,7 @@ struct TrainConfig {
 
   int prefetch = 1;                ///< units gathered ahead of the one that computes
   bool keep_root = false;          ///< keep embeddings and head gathered during a step
-  std::string transport = "auto";  ///< "auto", "gloo", "c10d"
+  std::string transport = "auto";  ///< "auto", "shm", "gloo", "c10d"
 
   double effective_min_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
   std::int64_t effective_warmup() const { return warmup < 0 ? steps / 20 : warmup; }

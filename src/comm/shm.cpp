@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "comm/checks.hpp"
+#include "comm/dispatch_guard.hpp"
+#include "comm/reduce_slices.hpp"
+#include "comm/shm_exchange.hpp"
+#include "comm/shm_meeting.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::comm {
+namespace {
+
+using detail::Description;
+using detail::ShmExchange;
+using detail::ShmSide;
+using detail::ShmSource;
+using Slices = std::span<const std::byte* const>;
+
+ShmSource source_of(const at::Tensor& src, const Description& description, bool is_sliced) {
+  return {.data = src.defined() ? src.const_data_ptr() : nullptr,
+          .bytes = src.defined() ? src.nbytes() : 0,
+          .read_bytes = static_cast<std::size_t>(description.bytes),
+          .is_sliced = is_sliced};
+}
+
+/// Keeps the tensors of a collective; what is read is the sub-class's concern.
+class ShmWork : public Work {
+ public:
+  ShmWork(std::shared_ptr<ShmSide> side, const Description& description, const ShmSource& source,
+          at::Tensor dst, at::Tensor src)
+      : dst_(std::move(dst)),
+        src_(std::move(src)),
+        exchange_(std::move(side), description, source) {}
+
+  void wait() override {
+    const detail::DispatchGuard guard;
+    exchange_.wait([this](std::size_t offset, std::size_t bytes, Slices slices) {
+      read(static_cast<std::byte*>(dst_.mutable_data_ptr()), offset, bytes, slices);
+    });
+  }
+
+ protected:
+  virtual void read(std::byte* dst, std::size_t offset, std::size_t bytes, Slices slices) = 0;
+
+  const at::Tensor& dst() const { return dst_; }
+  std::size_t rank() const { return static_cast<std::size_t>(exchange_.mine().rank); }
+  std::size_t slice_bytes() const { return static_cast<std::size_t>(exchange_.mine().bytes); }
+
+ private:
+  at::Tensor dst_;
+  at::Tensor src_;
+  ShmExchange exchange_;  // ends first: peers may still read src_
+};
+
+class AllGatherWork : public ShmWork {
+ public:
+  using ShmWork::ShmWork;
+
+ private:
+  void read(std::byte* dst, std::size_t offset, std::size_t bytes, Slices slices) override {
+    for (std::size_t r = 0; r < slices.size(); ++r) {
+      std::byte* place = dst + r * slice_bytes() + offset;
+      if (place != slices[r]) {
+        std::memcpy(place, slices[r], bytes);
+      }
+    }
+  }
+};
+
+class ReduceScatterWork : public ShmWork {
+ public:
+  ReduceScatterWork(std::shared_ptr<ShmSide> side, const Description& description,
+                    const ShmSource& source, at::Tensor dst, at::Tensor src, Reduction reduction)
+      : ShmWork(std::move(side), description, source, std::move(dst), std::move(src)),
+        reduction_(reduction) {}
+
+ private:
+  void read(std::byte* to, std::size_t offset, std::size_t bytes, Slices slices) override {
+    pointers_.assign(slices.begin(), slices.end());
+    detail::reduce_slices(to + offset, pointers_,
+                          static_cast<std::int64_t>(bytes / dst().element_size()),
+                          dst().scalar_type(), reduction_);
+  }
+
+  Reduction reduction_;
+  std::vector<const void*> pointers_;
+};
+
+class BroadcastWork : public ShmWork {
+ public:
+  BroadcastWork(std::shared_ptr<ShmSide> side, const Description& description,
+                const ShmSource& source, const at::Tensor& buffer)
+      : ShmWork(std::move(side), description, source, buffer, buffer),
+        root_(static_cast<std::size_t>(description.root)) {}
+
+ private:
+  void read(std::byte* dst, std::size_t offset, std::size_t bytes, Slices slices) override {
+    if (rank() != root_) {
+      std::memcpy(dst + offset, slices[root_], bytes);
+    }
+  }
+
+  std::size_t root_;
+};
+
+class AgreeWork : public Work {
+ public:
+  AgreeWork(std::shared_ptr<ShmSide> side, const Description& description)
+      : exchange_(std::move(side), description, {}) {}
+  void wait() override {
+    exchange_.wait([](std::size_t, std::size_t, Slices) {});
+  }
+
+ private:
+  ShmExchange exchange_;
+};
+
+class ShmCommunicator final : public Communicator {
+ public:
+  ShmCommunicator(std::shared_ptr<shm::Group> group, detail::Milliseconds timeout)
+      : side_(std::make_shared<ShmSide>()) {
+    side_->memory = std::make_shared<detail::ShmMemory>(group);
+    side_->log = detail::CollectiveLog::create("shm", group->rank(), group->size());
+    side_->group = std::move(group);
+    side_->timeout = timeout;
+  }
+
+  ~ShmCommunicator() override {
+    // The peers will only see that this rank has left.
+    if (std::uncaught_exceptions() > 0) {
+      side_->group->publish_failure("an exception ended it; its own output says which");
+    }
+    side_->group->leave();
+  }
+
+  int rank() const override { return side_->group->rank(); }
+  int size() const override { return side_->group->size(); }
+  std::string transport() const override { return "shm"; }
+
+  std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
+    const detail::DispatchGuard guard;
+    const Description description = detail::check_all_gather(dst, src, size(), label);
+    const ShmSource source = source_of(src, description, false);
+    return std::make_unique<AllGatherWork>(side_, description, source, std::move(dst),
+                                           std::move(src));
+  }
+
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+                                       const Label& label) override {
+    const detail::DispatchGuard guard;
+    const Description description =
+        detail::check_reduce_scatter(dst, src, size(), reduction, label);
+    const ShmSource source = source_of(src, description, true);
+    return std::make_unique<ReduceScatterWork>(side_, description, source, std::move(dst),
+                                               std::move(src), reduction);
+  }
+
+  std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
+    const detail::DispatchGuard guard;
+    const Description description = detail::check_broadcast(buffer, root, size(), label);
+    const ShmSource source = source_of(rank() == root ? buffer : at::Tensor(), description, false);
+    return std::make_unique<BroadcastWork>(side_, description, source, buffer);
+  }
+
+  std::unique_ptr<Work> agree(const Label& label) override {
+    return std::make_unique<AgreeWork>(side_, detail::describe_agree(label));
+  }
+
+  std::int64_t reserve_staging(std::int64_t, int) override {
+    return static_cast<std::int64_t>(shm::kStagingBytes);
+  }
+
+  at::Tensor shared_memory(std::int64_t bytes, const Label& label) override;
+
+  bool shares_memory() const override { return true; }
+
+  at::Tensor buffer(std::int64_t bytes) override {
+    const detail::DispatchGuard guard;
+    FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "a buffer of ", bytes, " bytes");
+    return side_->memory->make_buffer(bytes);
+  }
+
+  bool is_fenced_by_reduce_scatter() const override { return true; }
+
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    side_->timeout = std::max(timeout, detail::Milliseconds(1));
+  }
+
+  void recover() override;
+  std::uint64_t generation() const override { return side_->group->generation(); }
+
+  void publish_failure(const std::string& text) noexcept override {
+    side_->group->publish_failure(text);
+  }
+
+ private:
+  std::shared_ptr<ShmSide> side_;
+};
+
+void ShmCommunicator::recover() {
+  using End = shm::WaitEnd;
+  shm::Group& group = *side_->group;
+  const End end = group.recover(detail::Clock::now() + side_->timeout);
+  FSDP_CHECK(end.kind != End::kTimeout, ErrorCode::kTimeout, "recover() on rank ", rank(),
+             " waited ", detail::to_text(side_->timeout),
+             "; missing: ", group.list_missing_recovery(),
+             ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
+  FSDP_CHECK(end.kind == End::kReady, ErrorCode::kPeerFailed, "recover() on rank ", rank(), ": ",
+             group.describe_process(static_cast<std::size_t>(end.rank)),
+             " has ended or left and cannot come back: start the job again from a checkpoint");
+}
+
+/// What rank 0 tells the others of the segment it has made.
+struct Offer {
+  std::uint32_t segment = 0;
+  std::uint32_t is_made = 0;
+  char problem[504] = {};
+};
+
+at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
+  const detail::DispatchGuard guard;
+  FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
+  Offer offer;
+  at::Tensor memory;
+  if (rank() == 0) {
+    try {
+      std::tie(memory, offer.segment) = side_->memory->make_shared(bytes);
+      offer.is_made = 1;
+    } catch (const Error& error) {
+      error.text().copy(offer.problem, sizeof(offer.problem) - 1);
+    }
+  }
+  // The offer travels in the slot; a second agreement keeps it until all have opened it.
+  Description description = detail::describe_agree(label);
+  description.bytes = bytes;
+  const ShmSource source{
+      .data = &offer, .bytes = rank() == 0 ? sizeof(offer) : 0, .read_bytes = sizeof(offer)};
+  ShmExchange announcement(side_, description, source);
+  announcement.wait([&](std::size_t, std::size_t, Slices slices) {
+    if (rank() != 0) {
+      std::memcpy(&offer, slices[0], sizeof(offer));
+    }
+  });
+  FSDP_CHECK(offer.is_made == 1, ErrorCode::kIo, "\"", label.name, "\": rank 0 ", offer.problem);
+  try {
+    if (rank() != 0) {
+      memory = side_->memory->open_shared(0, offer.segment, bytes);
+    }
+  } catch (const Error& error) {
+    side_->fail_group(announcement.mine(), error.code(), error.text());
+  }
+  agree(label)->wait();
+  return memory;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up) {
+  const detail::DispatchGuard guard;
+  auto communicator =
+      std::make_shared<ShmCommunicator>(detail::meet_in_shared_memory(set_up), set_up.timeout);
+  communicator->agree({.name = "connect"})->wait();
+  return communicator;
+}
+
+}  // namespace fsdp::comm

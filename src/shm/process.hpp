@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace fsdp::shm {
+
+/// Watches another process. Holds a pidfd, which a process that is given the same number later
+/// does not inherit.
+class ProcessWatch {
+ public:
+  explicit ProcessWatch(std::int32_t process);
+  ~ProcessWatch();
+  ProcessWatch(const ProcessWatch&) = delete;
+  ProcessWatch& operator=(const ProcessWatch&) = delete;
+
+  /// One system call. A process that could not be opened counts as ended.
+  bool has_ended() const;
+
+ private:
+  int descriptor_;
+};
+
+/// How many cores the ranks may use together, as a count of those that any of them may use; a mask
+/// travels through shared memory.
+struct CoreMask {
+  static constexpr int kWords = 16;
+  std::uint64_t words[kWords] = {};
+};
+CoreMask own_cores();
+int count(const CoreMask& mask);
+
+}  // namespace fsdp::shm
