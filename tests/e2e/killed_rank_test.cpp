@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kRanks = 3;
+constexpr const char* kDirectoryVariable = "FSDP_TEST_DIRECTORY";
 constexpr seconds kTimeout{3};
 /// What the issue of a message may add to the time-out, and what a loaded machine may add to that.
 constexpr seconds kPatience{2};
@@ -58,10 +59,15 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
  protected:
   KilledRank() { directory_.write("text", sample_text(20000)); }
 
+  /// In the folder of the test that started the ranks, not in one of the rank's own.
+  std::string path(const std::string& name) const {
+    const char* shared = std::getenv(kDirectoryVariable);
+    return shared == nullptr ? directory_.path(name) : shared + ("/" + name);
+  }
+
   std::vector<ProcessResult> train(const Disturbance& disturbance) {
     const std::vector<std::string> arguments =
-        std::vector<std::string>{fsdp_program()} +
-        tiny_training(directory_.path("text"), directory_.path("out")) +
+        std::vector<std::string>{fsdp_program()} + tiny_training(path("text"), path("out")) +
         std::vector<std::string>{"--global-batch", "6", "--steps", "500", "--sample", "0"};
     return run_processes(kRanks, "train",
                          [&](int) {
@@ -75,7 +81,8 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
                          },
                          {.limit = seconds(40),
                           .disturbance = disturbance,
-                          .environment = {{"FSDP_TIMEOUT", std::to_string(kTimeout.count())}}});
+                          .environment = {{"FSDP_TIMEOUT", std::to_string(kTimeout.count())},
+                                          {kDirectoryVariable, directory_.path("")}}});
   }
 
   TemporaryDirectory directory_;

@@ -50,7 +50,7 @@ TEST_F(TrainOutputTest, Fault103_NoSpaceIsToldByAllRanksAndLeavesNothing) {
   EXPECT_EQ(result.code, 1) << result.err;
   EXPECT_THAT(result.err, HasSubstr("fsdp: rank 0: [i/o] rank "));
   EXPECT_THAT(result.err, HasSubstr("fsdp: rank 1: [i/o] rank "));
-  EXPECT_THAT(result.err, HasSubstr("model.safetensors.partial\": File too large"));
+  EXPECT_THAT(result.err, HasSubstr("model.safetensors.partial': File too large"));
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path("out")));
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
-#include "support/both_transports.hpp"
+#include "support/all_transports.hpp"
 #include "support/error_of.hpp"
 #include "support/subjects.hpp"
 
@@ -102,7 +102,7 @@ void expect_divergence(World world, int good_steps, int prefetch, const Step& st
 }
 
 void expect_divergence_always(const Step& step, const testing::Matcher<std::string>& is_expected) {
-  on_both_transports(kRanks, kTimeoutSeconds, [&](World world) {
+  on_all_transports(kRanks, kTimeoutSeconds, [&](World world) {
     for (const int good_steps : {0, 2}) {
       for (const int prefetch : {0, 1}) {
         const bool is_last = good_steps > 0 && prefetch > 0;
@@ -161,7 +161,7 @@ TEST(Divergence, Fault011_GradientsThatOneRankDoesNotHaveAreNamed) {
 }
 
 TEST(Divergence, Fault004_WhatDoesNotMatchIsNotTaken) {
-  on_both_transports(kRanks, kTimeoutSeconds, [](World world) {
+  on_all_transports(kRanks, kTimeoutSeconds, [](World world) {
     comm::Communicator& group = world.communicator();
     const comm::Label label{.unit = world.rank() == 1, .name = world.rank() == 1 ? "b" : "a"};
     const at::Tensor dst = torch::full({4 * kRanks}, -1.0);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
-#include "support/both_transports.hpp"
+#include "support/all_transports.hpp"
 #include "support/error_of.hpp"
 #include "support/four_layers.hpp"
 #include "support/subjects.hpp"
@@ -141,7 +141,7 @@ void for_all_cases(World world, const std::function<void(Training&, Place)>& acc
 }
 
 TEST(EngineRecovery, Fault008_WhatAllRanksThrowHealsByItself) {
-  on_both_transports(kRanks, kTimeoutSeconds, [](World world) {
+  on_all_transports(kRanks, kTimeoutSeconds, [](World world) {
     for_all_cases(world, [](Training& training, Place place) {
       EXPECT_THAT(error_of([&] {
                     throw_in_a_step(*training.model, input(training.world.rank(), 7), place);
@@ -153,7 +153,7 @@ TEST(EngineRecovery, Fault008_WhatAllRanksThrowHealsByItself) {
 }
 
 TEST(EngineRecovery, Fault008_WhatOneRankThrowsBeforeAnyCollectiveHealsByItself) {
-  on_both_transports(kRanks, kTimeoutSeconds, [](World world) {
+  on_all_transports(kRanks, kTimeoutSeconds, [](World world) {
     expect_no_trace(world, Store::kSlots, 1, [](Training& training) {
       if (training.world.rank() == 1) {
         at::Tensor x = input(1, 7).requires_grad_();
@@ -185,7 +185,7 @@ void part(Training& training, Place place) {
 }
 
 TEST(EngineRecovery, Fault008_WhatOneRankThrowsHealsWhenAllRanksRecover) {
-  on_both_transports(kRanks, kTimeoutSeconds, [](World world) {
+  on_all_transports(kRanks, kTimeoutSeconds, [](World world) {
     for_all_cases(world, [](Training& training, Place place) {
       part(training, place);
       training.world.recover();
@@ -195,7 +195,7 @@ TEST(EngineRecovery, Fault008_WhatOneRankThrowsHealsWhenAllRanksRecover) {
 }
 
 TEST(EngineRecovery, Fault008_TheOthersNameTheRankThatWentOn) {
-  on_both_transports(kRanks, kTimeoutSeconds, [](World world) {
+  on_all_transports(kRanks, kTimeoutSeconds, [](World world) {
     expect_no_trace(world, Store::kSlots, 1, [&](Training& training) {
       const at::Tensor x = input(world.rank(), 7);
       if (world.rank() == 1) {
@@ -217,7 +217,7 @@ TEST(EngineRecovery, Fault008_TheOthersNameTheRankThatWentOn) {
 }
 
 TEST(EngineRecovery, AScopeWithFullParametersEndsWithItsGeneration) {
-  on_both_transports(2, kTimeoutSeconds, [](World world) {
+  on_all_transports(2, kTimeoutSeconds, [](World world) {
     Training training(world, Store::kSlots);
     training.step(0);
     const auto expected = training.shards();
@@ -245,7 +245,7 @@ TEST(EngineRecovery, AScopeWithFullParametersEndsWithItsGeneration) {
 }
 
 TEST(EngineRecovery, ARankThatHadNotFailedDropsItsGradientsToo) {
-  on_both_transports(2, kTimeoutSeconds, [](World world) {
+  on_all_transports(2, kTimeoutSeconds, [](World world) {
     Training training(world, Store::kSlots);
     training.model->loss(input(world.rank(), 0)).backward();
     training.model->layers[0](input(world.rank(), 1));  // gathers ahead are under way

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
-#include "support/both_transports.hpp"
+#include "support/all_transports.hpp"
 #include "support/error_of.hpp"
 #include "support/four_layers.hpp"
 #include "support/subjects.hpp"
@@ -96,7 +96,7 @@ TEST(Exit, Fault008_OneRankMayLeaveFirst) {
 }
 
 TEST(Exit, Fault008_ObjectsEndInAnyOrder) {
-  on_both_transports(2, 20, [](World world) {
+  on_all_transports(2, 20, [](World world) {
     std::array<int, 5> order = {0, 1, 2, 3, 4};
     do {
       Job job(world);
@@ -145,7 +145,7 @@ void set_weights(FourLayers& model, double phase) {
 }
 
 TEST(Models, ATeacherAndItsStudentShareOneGroup) {
-  on_both_transports(2, 20, [](World world) {
+  on_all_transports(2, 20, [](World world) {
     FourLayers plain_teacher, plain_student;
     set_weights(plain_teacher, 1);
     set_weights(plain_student, 2);

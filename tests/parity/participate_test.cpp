@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
-#include "support/both_transports.hpp"
+#include "support/all_transports.hpp"
 #include "support/error_of.hpp"
 #include "support/subjects.hpp"
 
@@ -172,7 +172,7 @@ TEST(Participate, Fault011_TrainingEqualsOneProcessWhoeverTakesPart) {
 }
 
 TEST(Participate, Fault001_ARankThatTakesPartHalvesTheGradient) {
-  on_both_transports(2, 5, [](World world) {
+  on_all_transports(2, 5, [](World world) {
     Net reference;
     reference.loss(batch(0, 0), true, true).backward();
     const auto net = std::make_shared<Net>();
@@ -197,7 +197,7 @@ TEST(Participate, Fault001_ARankThatTakesPartHalvesTheGradient) {
 }
 
 TEST(Participate, Fault001_ARankThatDoesNotIsNamedWithTheUnit) {
-  on_both_transports(2, 5, [](World world) {
+  on_all_transports(2, 5, [](World world) {
     const auto net = std::make_shared<Net>();
     const Sharded sharded =
         fully_shard(net, world, test_options(units_matching("stem|encoder|decoder|head")));

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
-#include "support/both_transports.hpp"
+#include "support/all_transports.hpp"
 #include "support/error_of.hpp"
 #include "support/four_layers.hpp"
 #include "support/subjects.hpp"
@@ -84,12 +84,12 @@ void expect_parity_with_uneven_batches(World world, Uneven mode, int expected_st
 }
 
 TEST(Uneven, Fault002_StopModeEndsAllAtTheFourthStep) {
-  on_both_transports(
+  on_all_transports(
       kRanks, 20, [](World world) { expect_parity_with_uneven_batches(world, Uneven::kStop, 4); });
 }
 
 TEST(Uneven, Fault002_FillModeGoesOnWithWeightZeroToTheEighthStep) {
-  on_both_transports(
+  on_all_transports(
       kRanks, 20, [](World world) { expect_parity_with_uneven_batches(world, Uneven::kFill, 8); });
 }
 
@@ -114,7 +114,7 @@ constexpr int kSteps = 20;
 constexpr double kDropped = 0.5;
 
 TEST(Uneven, Fault003_TheSharedSeedSkipsTheSameLayersOnAllRanks) {
-  on_both_transports(2, 10, [](World world) {
+  on_all_transports(2, 10, [](World world) {
     // What a rank draws for itself does not matter: dropout may differ.
     torch::manual_seed(static_cast<std::uint64_t>(world.rank()));
     const auto model = std::make_shared<SixLayers>();
@@ -139,7 +139,7 @@ TEST(Uneven, Fault003_TheSharedSeedSkipsTheSameLayersOnAllRanks) {
 }
 
 TEST(Uneven, Fault003_SeedsOfEachRankEndInAnErrorWithinTheTimeOut) {
-  on_both_transports(2, 3, [](World world) {
+  on_all_transports(2, 3, [](World world) {
     std::mt19937 own(static_cast<unsigned>(world.rank()));
     const auto model = std::make_shared<SixLayers>();
     const Sharded sharded = fully_shard(model, world, test_options(units_of<nn::Linear>()));

@@ -13,7 +13,7 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/agreement.hpp"
 #include "fsdp/comm/mean.hpp"
-#include "support/both_transports.hpp"
+#include "support/all_transports.hpp"
 #include "support/error_of.hpp"
 
 namespace fsdp::test {
@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Agreement, StopEndsAllWithTheFirstFillWithTheLast) {
-  on_both_transports(3, 20, [](World world) {
+  on_all_transports(3, 20, [](World world) {
     const int batches = 2 + world.rank();
     const auto steps = [&](Uneven mode) {
       std::vector<int> active;
@@ -43,7 +43,7 @@ TEST(Agreement, StopEndsAllWithTheFirstFillWithTheLast) {
 }
 
 TEST(Agreement, RanksThatAskForDifferentModesAreTold) {
-  on_both_transports(2, 20, [](World world) {
+  on_all_transports(2, 20, [](World world) {
     const Uneven mode = world.rank() == 0 ? Uneven::kStop : Uneven::kFill;
     EXPECT_THAT(error_of([&] { agree(world, true, mode); }),
                 AllOf(HasSubstr("[mismatch]"), HasSubstr("agree: stop"), HasSubstr("agree: fill")));
@@ -51,7 +51,7 @@ TEST(Agreement, RanksThatAskForDifferentModesAreTold) {
 }
 
 TEST(Mean, Fault122_TheMeanIsThatOfAllRanksByWeight) {
-  on_both_transports(2, 20, [](World world) {
+  on_all_transports(2, 20, [](World world) {
     const bool first = world.rank() == 0;
     EXPECT_EQ(mean_over_ranks(world, first ? 1 : 5, first ? 1 : 3).get(), 4.0);
     EXPECT_EQ(mean_over_ranks(world, first ? 1 : 5).get(), 3.0);
@@ -64,7 +64,7 @@ TEST(Mean, Fault122_TheMeanIsThatOfAllRanksByWeight) {
 }
 
 TEST(Mean, Fault122_ThatOfTheStepBeforeIsFetchedWhileOthersRun) {
-  on_both_transports(3, 20, [](World world) {
+  on_all_transports(3, 20, [](World world) {
     PendingMean previous = mean_over_ranks(world, world.rank());
     for (int step = 1; step < 5; ++step) {
       PendingMean mean = mean_over_ranks(world, world.rank() + 10.0 * step);
@@ -84,7 +84,7 @@ TEST(Mean, Fault122_ThatOfTheStepBeforeIsFetchedWhileOthersRun) {
 }
 
 TEST(Mean, WrongWeightsAreRefusedOnAllRanks) {
-  on_both_transports(2, 20, [](World world) {
+  on_all_transports(2, 20, [](World world) {
     const double wrong = world.rank() == 0 ? 1 : -2;
     EXPECT_THAT(error_of([&] { mean_over_ranks(world, 1, wrong, "tokens").get(); }),
                 AllOf(HasSubstr("[invalid argument]"), HasSubstr("[tokens] rank 1 counts -2")));
