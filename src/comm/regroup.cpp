@@ -32,20 +32,21 @@ std::int64_t add(FailureBoard& board, const std::string& key, std::int64_t delta
   return sum;
 }
 
+std::string not_connected_key(int rank) { return "fsdp/not_connected/" + std::to_string(rank); }
+
 /// Those that do not say that they could not connect either. Rank 0 stays until the others have
 /// read it, as it may serve the store.
 std::string list_silent_ranks(c10d::Store& store, int rank, int size) {
   const QuietStore quiet;
-  const auto key = [](int of) { return "fsdp/not_connected/" + std::to_string(of); };
   std::string silent;
   try {
-    store.add(key(rank), 1);
+    store.add(not_connected_key(rank), 1);
     const auto deadline = Clock::now() + kPatienceForAnswers;
     for (int peer = 0; peer < size; ++peer) {
-      while (!store.check({key(peer)}) && Clock::now() < deadline) {
+      while (!store.check({not_connected_key(peer)}) && Clock::now() < deadline) {
         std::this_thread::sleep_for(kPollInterval);
       }
-      if (!store.check({key(peer)})) {
+      if (!store.check({not_connected_key(peer)})) {
         silent += (silent.empty() ? "" : ", ") + std::to_string(peer);
       }
     }
@@ -84,6 +85,16 @@ void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generatio
            "sets the limit");
     }
     std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+void announce_not_connected(const c10::intrusive_ptr<c10d::Store>& store, int rank) noexcept {
+  try {
+    finishes_within(kPatienceForStore, [store, rank] {
+      const QuietStore quiet;
+      store->add(not_connected_key(rank), 1);
+    });
+  } catch (...) {
   }
 }
 

@@ -17,6 +17,10 @@ namespace fsdp::comm::detail {
 void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generation,
                 Milliseconds timeout);
 
+/// Says to those that are about to call fail_to_connect() that this rank could not connect either.
+/// Never throws.
+void announce_not_connected(const c10::intrusive_ptr<c10d::Store>& store, int rank) noexcept;
+
 /// Throws Error kPeerFailed for a rank that could not connect to its peers, naming those that do
 /// not say within a moment that they could not either.
 [[noreturn]] void fail_to_connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -111,12 +111,19 @@ std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& en
                                   .master_addr = meeting->master_address,
                                   .timeout = comm::detail::remaining(deadline)};
   const auto communicator = std::make_shared<std::shared_ptr<comm::Communicator>>();
-  if (!comm::detail::finishes_within(options.timeout + kPatienceForConnecting,
-                                     [meeting, options, environment, transport, communicator] {
-                                       base::set_log_rank(options.rank);
-                                       *communicator =
-                                           connect(*meeting, options, environment, transport);
-                                     })) {
+  bool connected = false;
+  try {
+    connected = comm::detail::finishes_within(
+        options.timeout + kPatienceForConnecting,
+        [meeting, options, environment, transport, communicator] {
+          base::set_log_rank(options.rank);
+          *communicator = connect(*meeting, options, environment, transport);
+        });
+  } catch (const Error&) {
+    comm::detail::announce_not_connected(meeting->store, environment.rank);
+    throw;
+  }
+  if (!connected) {
     comm::detail::fail_to_connect(meeting->store, environment.rank, environment.size,
                                   "no connection within " + comm::detail::to_text(timeout));
   }
