@@ -169,12 +169,12 @@ with torch.no_grad():
 print(torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item())
 )";
     const CommandResult result =
-        run_command({python, "-c", program, run + "/step-00000030", at("text")},
+        run_command({python, "-c", program, run + "/step-00000100", at("text")},
                     {{"HF_HUB_OFFLINE", "1"}, {"OMP_NUM_THREADS", "1"}});
     ASSERT_EQ(result.code, 0) << result.err;
     const double expected = read_log(at("log" + tied)).back().validation_loss;
-    EXPECT_LT(expected, 5.0) << "it has learnt something: not the loss of any weights";
-    EXPECT_NEAR(std::stod(result.out), expected, 1e-4) << tied;
+    ASSERT_LT(expected, 1.5) << "weights that have learnt nothing would fit any model";
+    EXPECT_NEAR(std::stod(result.out), expected, 5e-6) << tied << ": another GELU is 1.4e-5 off";
   }
 }
 
