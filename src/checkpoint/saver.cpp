@@ -91,7 +91,8 @@ class Saver::Impl {
     std::optional<SavePlan> plan;
     std::vector<char*> places;
     together(world, "checkpoint: plan", [&] {
-      plan = detail::make_save_plan(sharded_, optimizer_.get(), step, state, options_.max_file_bytes);
+      plan =
+          detail::make_save_plan(sharded_, optimizer_.get(), step, state, options_.max_file_bytes);
       places = make_places(plan->items);
     });
     check_agreement(world, plan->index);
@@ -143,7 +144,7 @@ class Saver::Impl {
       }
     });
     try {
-      together(world, "checkpoint: find", [&] {
+      together(world, "checkpoint: find draft", [&] {
         FSDP_CHECK(std::filesystem::is_directory(draft.path()), ErrorCode::kNotFound, "'",
                    draft.path(),
                    "', which rank 0 has made, is not there: all ranks must save to "
