@@ -107,7 +107,8 @@ void create_draft(const Draft& draft, const std::vector<PlannedFile>& files) {
 }
 
 std::vector<PieceSum> write_pieces(const Draft& draft, const std::vector<Tensor>& tensors,
-                                   const std::vector<Piece>& pieces) {
+                                   const std::vector<Piece>& pieces,
+                                   const std::function<void(const Piece&)>& await) {
   std::map<std::string, File> files;
   std::vector<PieceSum> sums;
   sums.reserve(pieces.size());
@@ -116,6 +117,9 @@ std::vector<PieceSum> write_pieces(const Draft& draft, const std::vector<Tensor>
     auto found = files.find(name);
     if (found == files.end()) {
       found = files.emplace(name, File(draft.path() + "/" + name, OpenMode::kWrite)).first;
+    }
+    if (await) {
+      await(piece);
     }
     sums.push_back({.tensor = piece.range.tensor,
                     .tensor_offset = piece.range.tensor_offset,

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -15,11 +16,14 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(2);
 /// How long a program that ends without wait() gives the other ranks.
 constexpr auto kPatience = std::chrono::seconds(10);
+/// In place of a count of copies: there will be no more.
+constexpr std::size_t kBrokenOff = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
 
 Flight::Flight(FlightPlan plan)
     : plan_(std::move(plan)),
+      tensors_(plan_.index.tensors.size()),
       is_written_(written_.get_future()),
       is_committed_(committed_.get_future()),
       thread_([this] { run(); }) {}
@@ -28,7 +32,9 @@ Flight::~Flight() { give_up(); }
 
 void Flight::run() {
   try {
-    const auto sums = archive::write_pieces(plan_.draft, plan_.index.tensors, plan_.pieces);
+    const auto sums = archive::write_pieces(
+        plan_.draft, plan_.index.tensors, plan_.pieces,
+        [this](const archive::Piece& piece) { await_copied(piece.range.tensor); });
     archive::write_receipt(plan_.draft, plan_.rank, sums);
     written_.set_value();
   } catch (...) {
@@ -56,6 +62,20 @@ void Flight::commit_when_all_have_written() {
   archive::commit_draft(plan_.draft, std::move(plan_.index), std::move(*sums), plan_.commit);
 }
 
+void Flight::set_copied(std::size_t count) {
+  copied_ = count;
+  copied_.notify_one();
+}
+
+void Flight::await_copied(std::size_t tensor) {
+  std::size_t count = 0;
+  while ((count = copied_) <= tensor) {
+    copied_.wait(count);
+  }
+  FSDP_CHECK(count != kBrokenOff, ErrorCode::kInternal, "'", plan_.draft.path(),
+             "' was given up: the copy of the weights broke off");
+}
+
 void Flight::wait_written() { is_written_.get(); }
 
 void Flight::wait_committed() {
@@ -68,6 +88,9 @@ void Flight::give_up() {
     return;
   }
   is_given_up_ = true;
+  if (copied_ < tensors_) {
+    set_copied(kBrokenOff);
+  }
   thread_.join();
   if (plan_.rank == 0) {
     archive::abandon_draft(plan_.draft);

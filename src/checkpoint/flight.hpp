@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/// A save between its snapshot and its commit: one thread a rank, which never throws.
+/// A save between its plan and its commit: one thread a rank, which never throws. It writes each
+/// tensor as soon as the training thread has copied it.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <future>
 #include <string>
 #include <thread>
@@ -17,8 +19,8 @@ struct FlightPlan {
   archive::Draft draft;
   int rank = 0;
   int ranks = 1;
-  archive::Index index;
   std::vector<archive::Piece> pieces;
+  archive::Index index;
   archive::CommitOptions commit;
 };
 
@@ -33,6 +35,8 @@ class Flight {
   Flight(const Flight&) = delete;
   Flight& operator=(const Flight&) = delete;
 
+  /// The pieces of the first `count` tensors are in memory.
+  void set_copied(std::size_t count);
   /// Returns when this rank has written and synced all its pieces. @throws what went wrong
   void wait_written();
   /// On rank 0: returns when the checkpoint is complete. Elsewhere: at once. @throws likewise
@@ -45,9 +49,12 @@ class Flight {
 
  private:
   void run();
+  void await_copied(std::size_t tensor);
   void commit_when_all_have_written();
 
   FlightPlan plan_;
+  const std::size_t tensors_;
+  std::atomic<std::size_t> copied_ = 0;
   std::atomic<bool> is_given_up_ = false;
   std::promise<void> written_, committed_;
   std::future<void> is_written_, is_committed_;

@@ -120,12 +120,37 @@ at::Tensor stream_of(const archive::Checkpoint& checkpoint, const World& world) 
   return at::detail::createCPUGenerator(std::uint64_t{high} << 32 | sum).get_state();
 }
 
-void load_optimizer_values(OptimizerState& optimizer, const archive::Index& index,
-                           const LoadOptions& options) {
-  optimizer.set_steps(index.steps);
-  if (!options.optimizer_options) {
-    return;
+/// The names under which a checkpoint may have a parameter's state: those of the parameter here,
+/// and for a tied weight the one under which it was stored.
+std::vector<std::string> stored_names(const NamedShard& parameter, const archive::Index& index) {
+  std::vector<std::string> names{parameter.name};
+  names.insert(names.end(), parameter.aliases.begin(), parameter.aliases.end());
+  for (std::size_t i = 0, count = names.size(); i < count; ++i) {
+    const auto alias = index.aliases.find(names[i]);
+    if (alias != index.aliases.end()) {
+      names.push_back(alias->second);
+    }
   }
+  return names;
+}
+
+/// Returns how many step counters were loaded.
+std::int64_t load_steps(OptimizerState& optimizer, const archive::Index& index,
+                        const std::vector<NamedShard>& parameters) {
+  std::map<std::string, std::int64_t> steps;
+  for (const NamedShard& parameter : parameters) {
+    for (const std::string& name : stored_names(parameter, index)) {
+      const auto found = index.steps.find(name);
+      if (found != index.steps.end()) {
+        steps.emplace(parameter.name, found->second);
+      }
+    }
+  }
+  optimizer.set_steps(steps);
+  return std::ssize(steps);
+}
+
+void load_options(OptimizerState& optimizer, const archive::Index& index) {
   constexpr std::string_view kGroup = "optimizer.group.";
   std::map<std::string, archive::Values> groups;
   for (const auto& [section, values] : index.values) {
@@ -139,16 +164,16 @@ void load_optimizer_values(OptimizerState& optimizer, const archive::Index& inde
 /// State that is stored must have room here: LibTorch's optimizers make theirs in the first step.
 void allocate_state(OptimizerState& optimizer, const archive::Index& index,
                     const std::vector<NamedShard>& parameters) {
+  const auto has_state = [&](const std::string& name) {
+    return std::any_of(
+        index.tensors.begin(), index.tensors.end(), [&](const archive::Tensor& tensor) {
+          return tensor.section == Section::kOptimizer && tensor.name.starts_with(name + ".");
+        });
+  };
   std::vector<std::string> names;
   for (const NamedShard& parameter : parameters) {
-    const auto has_state = [&](const std::string& name) {
-      return std::any_of(
-          index.tensors.begin(), index.tensors.end(), [&](const archive::Tensor& tensor) {
-            return tensor.section == Section::kOptimizer && tensor.name.starts_with(name + ".");
-          });
-    };
-    if (has_state(parameter.name) ||
-        std::any_of(parameter.aliases.begin(), parameter.aliases.end(), has_state)) {
+    const std::vector<std::string> stored = stored_names(parameter, index);
+    if (std::any_of(stored.begin(), stored.end(), has_state)) {
       names.push_back(parameter.name);
     }
   }
@@ -199,7 +224,10 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
     sums = read_all(*checkpoint, matches, options.verify);
     report.rng = stream_of(*checkpoint, world);
     if (optimizer != nullptr) {
-      load_optimizer_values(*optimizer, checkpoint->index(), options);
+      report.entries = load_steps(*optimizer, checkpoint->index(), sharded.named_parameters());
+      if (options.optimizer_options) {
+        load_options(*optimizer, checkpoint->index());
+      }
     }
   });
   if (options.verify) {
@@ -207,8 +235,7 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
   }
   report.step = checkpoint->index().step;
   report.values = checkpoint->index().values;
-  report.entries =
-      std::ssize(matches) + (optimizer != nullptr ? std::ssize(checkpoint->index().steps) : 0);
+  report.entries += std::ssize(matches);
   return report;
 }
 

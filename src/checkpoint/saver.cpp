@@ -7,12 +7,14 @@
 #include <c10/core/GradMode.h>
 
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <utility>
 
 #include "checkpoint/flight.hpp"
 #include "checkpoint/items.hpp"
+#include "checkpoint/save_plan.hpp"
 #include "checkpoint/together.hpp"
 #include "fsdp/archive/checksum.hpp"
 #include "fsdp/base/error.hpp"
@@ -21,79 +23,14 @@
 
 namespace fsdp::checkpoint {
 
-using archive::Section;
 using detail::Holding;
 using detail::Item;
+using detail::SavePlan;
+using detail::together;
 
 namespace {
 
 constexpr std::int64_t kAlignBytes = 64;
-
-/// Random numbers: each rank's stream is a tensor that this rank alone holds.
-void add_streams(std::vector<Item>& items, const at::Tensor& rng, const World& world) {
-  for (int rank = 0; rng.defined() && rank < world.size(); ++rank) {
-    items.push_back({.section = Section::kState,
-                     .name = "rng.cpu." + std::to_string(rank),
-                     .shape = {rng.numel()},
-                     .values = rank == world.rank() ? rng : rng.narrow(0, 0, 0)});
-  }
-}
-
-/// Everything about a save that is known before a byte is copied.
-struct Plan {
-  std::vector<Item> items;
-  std::vector<archive::PlannedFile> files;
-  archive::Index index;
-  std::map<std::string, std::string> documents;
-};
-
-void add_section(Plan& plan, Section section, std::int64_t max_file_bytes) {
-  std::vector<format::TensorEntry> entries;
-  for (const Item& item : plan.items) {
-    if (item.section == section) {
-      entries.push_back(
-          {item.name, detail::dtype_name(item.values.scalar_type(), item.name), item.shape});
-    }
-  }
-  const archive::FilePlan files =
-      archive::plan_files(section, entries, {{"format", "pt"}}, max_file_bytes);
-  plan.files.insert(plan.files.end(), files.files.begin(), files.files.end());
-  archive::add_plan(plan.index, files);
-  const std::string map = archive::weight_map_json(files);
-  if (section == Section::kModel && !map.empty()) {
-    plan.documents["model.safetensors.index.json"] = map;
-  }
-}
-
-Plan make_plan(const Sharded& sharded, const OptimizerState* optimizer, std::int64_t step,
-               const RunState& state, std::int64_t max_file_bytes) {
-  FSDP_CHECK(!state.values.contains("optimizer"), ErrorCode::kInvalidArgument,
-             "the section \"optimizer\" of RunState::values is taken");
-  Plan plan{.items = detail::items_of(sharded, optimizer),
-            .files = {},
-            .index = {.step = step, .values = state.values},
-            .documents = state.documents};
-  add_streams(plan.items, state.rng, sharded.world());
-  for (const Section section : {Section::kModel, Section::kOptimizer, Section::kState}) {
-    add_section(plan, section, max_file_bytes);
-  }
-  for (const NamedShard& parameter : sharded.named_parameters()) {
-    for (const std::string& alias : parameter.aliases) {
-      plan.index.aliases[alias] = parameter.name;
-    }
-  }
-  if (optimizer != nullptr) {
-    plan.index.steps = optimizer->steps();
-    plan.index.values["optimizer"]["kind"] = optimizer->kind();
-    for (auto& [group, options] : optimizer->options()) {
-      plan.index.values["optimizer.group." + group] = options;
-    }
-  }
-  if (state.rng.defined()) {
-    plan.index.values["rng"]["streams"] = std::int64_t{sharded.world().size()};
-  }
-  return plan;
-}
 
 /// All ranks must be about to write the same checkpoint.
 void check_agreement(const World& world, const archive::Index& index) {
@@ -134,11 +71,8 @@ class Saver::Impl {
                "a checkpoint needs a directory, its name is empty");
     FSDP_CHECK(options_.keep >= 0, ErrorCode::kInvalidArgument, "keep is ", options_.keep,
                ", must be 0 or more");
-    std::int64_t bytes = 0;
-    for (const Item& item : detail::items_of(sharded_, optimizer_.get())) {
-      bytes += detail_bytes(item);
-    }
-    reserve(bytes);
+    // Memory now, lest the first save meet page faults or find none.
+    make_places(detail::items_of(sharded_, optimizer_.get()));
   }
 
   ~Impl() {
@@ -154,28 +88,28 @@ class Saver::Impl {
     c10::NoGradGuard no_grad;
     wait();
     const World world = sharded_.world();
-    std::optional<Plan> plan;
+    std::optional<SavePlan> plan;
+    std::vector<char*> places;
     together(world, "checkpoint: plan", [&] {
-      plan = make_plan(sharded_, optimizer_.get(), step, state, options_.max_file_bytes);
+      plan =
+          detail::make_save_plan(sharded_, optimizer_.get(), step, state, options_.max_file_bytes);
+      places = make_places(plan->items);
     });
     check_agreement(world, plan->index);
-    const archive::Draft draft{.root = directory_, .step = step, .key = random_key(world)};
-    together(world, "checkpoint: create", [&] {
-      if (world.rank() == 0) {
-        if (lock_ == nullptr) {
-          lock_ = std::make_unique<archive::RootLock>(directory_);
-        }
-        archive::create_draft(draft, plan->files);
-      }
-    });
-    std::vector<archive::Piece> pieces = snapshot(plan->items, plan->index.tensors);
+    const archive::Draft draft = begin_draft(step, plan->files);
     flight_ = std::make_unique<detail::Flight>(detail::FlightPlan{
         .draft = draft,
         .rank = world.rank(),
         .ranks = world.size(),
+        .pieces = pieces_of(*plan, places),
         .index = std::move(plan->index),
-        .pieces = std::move(pieces),
         .commit = {.documents = std::move(plan->documents), .keep = options_.keep}});
+    try {
+      copy(plan->items, places);
+    } catch (...) {
+      flight_.reset();
+      throw;
+    }
   }
 
   void wait() {
@@ -197,73 +131,91 @@ class Saver::Impl {
   const std::string& directory() const { return directory_; }
 
  private:
-  static void together(const World& world, const std::string& name,
-                       const std::function<void()>& phase) {
-    detail::together(world, name, phase);
+  /// The directory of the next save, empty files in it, seen by all ranks.
+  archive::Draft begin_draft(std::int64_t step, const std::vector<archive::PlannedFile>& files) {
+    const World world = sharded_.world();
+    const archive::Draft draft{.root = directory_, .step = step, .key = random_key(world)};
+    together(world, "checkpoint: create", [&] {
+      if (world.rank() == 0) {
+        if (lock_ == nullptr) {
+          lock_ = std::make_unique<archive::RootLock>(directory_);
+        }
+        archive::create_draft(draft, files);
+      }
+    });
+    try {
+      together(world, "checkpoint: find draft", [&] {
+        FSDP_CHECK(std::filesystem::is_directory(draft.path()), ErrorCode::kNotFound, "'",
+                   draft.path(),
+                   "', which rank 0 has made, is not there: all ranks must save to "
+                   "one directory of a file system that they share");
+      });
+    } catch (...) {
+      if (world.rank() == 0) {
+        archive::abandon_draft(draft);
+      }
+      throw;
+    }
+    return draft;
   }
 
-  std::int64_t detail_bytes(const Item& item) const {
-    const bool is_mine = item.is_shard() || sharded_.world().rank() == 0;
-    const auto bytes = is_mine ? static_cast<std::int64_t>(item.values.nbytes()) : 0;
-    return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  /// What this rank writes of an item.
+  archive::Slice slice_of(const Item& item) const {
+    if (item.holding == Holding::kSlice) {
+      return {item.begin, item.begin + item.values.numel()};
+    }
+    return {0, sharded_.world().rank() == 0 ? archive::numel(item.shape) : 0};
   }
 
-  /// Memory for the copies; touched once, so that a save meets no page fault.
-  void reserve(std::int64_t bytes) {
+  /// Where in the buffer this rank's part of each item goes, one after the other.
+  std::vector<char*> make_places(const std::vector<Item>& items) {
+    std::vector<std::int64_t> offsets;
+    std::int64_t bytes = 0;
+    for (const Item& item : items) {
+      const archive::Slice slice = slice_of(item);
+      offsets.push_back(bytes);
+      bytes += (slice.end - slice.begin) * static_cast<std::int64_t>(item.values.itemsize());
+      bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    }
     if (!buffer_.defined() || buffer_.numel() < bytes) {
       buffer_ = at::Tensor();
       buffer_ = at::empty({bytes}, at::kByte);
       std::memset(buffer_.data_ptr(), 0, static_cast<std::size_t>(bytes));
     }
+    std::vector<char*> places;
+    for (const std::int64_t offset : offsets) {
+      places.push_back(static_cast<char*>(buffer_.data_ptr()) + offset);
+    }
+    return places;
   }
 
-  /// What this rank writes of an item, and where it lies in the logical tensor.
-  struct Part {
-    at::Tensor values;
-    archive::Slice slice;
-  };
-
-  Part part_of(const Item& item) const {
-    const World world = sharded_.world();
-    if (item.holding == Holding::kSlice) {
-      return {item.values, {item.begin, item.begin + item.values.numel()}};
-    }
-    const at::Tensor whole =
-        item.holding == Holding::kPermuted ? detail::assemble(world, item) : item.values;
-    if (world.rank() != 0) {
-      return {item.values.flatten().narrow(0, 0, 0), {}};
-    }
-    return {whole.contiguous().flatten(), {0, whole.numel()}};
-  }
-
-  /// Copies this rank's parts one after the other into the buffer. @collective for permuted items
-  std::vector<archive::Piece> snapshot(const std::vector<Item>& items,
-                                       const std::vector<archive::Tensor>& tensors) {
+  std::vector<archive::Piece> pieces_of(const SavePlan& plan,
+                                        const std::vector<char*>& places) const {
     std::vector<archive::Slice> slices;
-    std::vector<std::int64_t> offsets;
-    std::vector<at::Tensor> parts;
-    std::int64_t bytes = 0;
-    for (const Item& item : items) {
-      Part part = part_of(item);
-      slices.push_back(part.slice);
-      offsets.push_back(bytes);
-      bytes += (static_cast<std::int64_t>(part.values.nbytes()) + kAlignBytes - 1) / kAlignBytes *
-               kAlignBytes;
-      parts.push_back(std::move(part.values));
-    }
-    reserve(bytes);
-    char* base = static_cast<char*>(buffer_.data_ptr());
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].numel() > 0) {
-        at::from_blob(base + offsets[i], parts[i].sizes(), parts[i].options().device(at::kCPU))
-            .copy_(parts[i]);
-      }
+    for (const Item& item : plan.items) {
+      slices.push_back(slice_of(item));
     }
     std::vector<archive::Piece> pieces;
-    for (const archive::ByteRange& range : archive::plan_ranges(tensors, slices)) {
-      pieces.push_back({.range = range, .data = base + offsets[range.tensor]});
+    for (const archive::ByteRange& range : archive::plan_ranges(plan.index.tensors, slices)) {
+      pieces.push_back({.range = range, .data = places[range.tensor]});
     }
     return pieces;
+  }
+
+  /// Copies this rank's parts; each may be written as soon as it is there. @collective for permuted
+  /// items
+  void copy(const std::vector<Item>& items, const std::vector<char*>& places) {
+    const World world = sharded_.world();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const Item& item = items[i];
+      const at::Tensor values = item.holding == Holding::kPermuted ? detail::assemble(world, item)
+                                                                   : item.values.contiguous();
+      const archive::Slice slice = slice_of(item);
+      if (slice.begin < slice.end) {
+        at::from_blob(places[i], values.sizes(), values.options().device(at::kCPU)).copy_(values);
+      }
+      flight_->set_copied(i + 1);
+    }
   }
 
   std::string directory_;

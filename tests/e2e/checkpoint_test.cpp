@@ -84,7 +84,7 @@ TEST_F(CheckpointCommandTest, MergeSplitConvertAndDiffAgree) {
 }
 
 TEST_F(CheckpointCommandTest, Fault113_PythonOpensWeightsMomentsAndParts) {
-  const std::string python = python_with_safetensors();
+  const std::string python = python_with("safetensors, numpy");
   if (python.empty()) {
     GTEST_SKIP() << "no Python with safetensors and numpy";
   }
@@ -117,6 +117,65 @@ print("opened", len(weights))
       run_command({python, "-c", program, at("run/step-00000004"), at("parts"), at("out")});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("opened 28"));
+}
+
+/// transformers' loss over the windows that fsdp judges by must be fsdp's: 5 % of the bytes at the
+/// end, 32 windows of the context and a target, all of which --eval-batches takes.
+TEST_F(CheckpointCommandTest, TransformersFindsTheModelAndItsLoss) {
+  const std::string python = python_with("transformers, torch");
+  if (python.empty()) {
+    GTEST_SKIP() << "no Python with transformers and torch: FSDP_TEST_PYTHON names one";
+  }
+  directory_.write("text", sample_text(20 * (32 * 32 + 1)));
+  for (const std::string tied : {"--tied", "--untied"}) {
+    const std::string run = at("run" + tied);
+    const CommandResult trained = run_fsdp({"train",
+                                            "--preset",
+                                            "tiny",
+                                            "--data",
+                                            at("text"),
+                                            "--out",
+                                            at("out"),
+                                            "--sample",
+                                            "0",
+                                            "--global-batch",
+                                            "8",
+                                            "--steps",
+                                            "30",
+                                            "--lr",
+                                            "1e-2",
+                                            "--save",
+                                            run,
+                                            "--eval-batches",
+                                            "1000",
+                                            "--log",
+                                            at("log" + tied),
+                                            tied});
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const std::string program = R"(
+import sys, torch, transformers
+transformers.logging.set_verbosity_error()
+directory, text = sys.argv[1:]
+model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    directory, dtype=torch.float32, output_loading_info=True)
+assert type(model).__name__ == "GPT2LMHeadModel"
+for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+    assert not info[problem], (problem, info[problem])
+tokens = torch.tensor(list(open(text, "rb").read()))
+tokens, length = tokens[len(tokens) - round(len(tokens) * 0.05):], model.config.n_positions
+windows = tokens.unfold(0, length + 1, length)
+with torch.no_grad():
+    logits = model.eval()(windows[:, :-1]).logits
+print(torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item())
+)";
+    const CommandResult result =
+        run_command({python, "-c", program, run + "/step-00000100", at("text")},
+                    {{"HF_HUB_OFFLINE", "1"}, {"OMP_NUM_THREADS", "1"}});
+    ASSERT_EQ(result.code, 0) << result.err;
+    const double expected = read_log(at("log" + tied)).back().validation_loss;
+    ASSERT_LT(expected, 1.5) << "weights that have learnt nothing would fit any model";
+    EXPECT_NEAR(std::stod(result.out), expected, 5e-6) << tied << ": another GELU is 1.4e-5 off";
+  }
 }
 
 }  // namespace

@@ -65,9 +65,10 @@ std::string sample_text(std::size_t bytes) {
   return text;
 }
 
-std::string python_with_safetensors() {
-  for (const char* python : {FSDP_VENV_PYTHON, "python3"}) {
-    if (run_command({python, "-c", "import safetensors, numpy"}).code == 0) {
+std::string python_with(const std::string& modules) {
+  const char* named = std::getenv("FSDP_TEST_PYTHON");
+  for (const char* python : {named == nullptr ? "" : named, FSDP_VENV_PYTHON, "python3"}) {
+    if (*python != '\0' && run_command({python, "-c", "import " + modules}).code == 0) {
       return python;
     }
   }

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -82,19 +84,42 @@ class ResumeTest : public ::testing::Test {
   fsdp::test::TemporaryDirectory directory_;
 };
 
-TEST_F(ResumeTest, Fault101_KilledAtAnyMomentItGoesOnToTheSameBits) {
-  const std::vector<std::string> flags = {"--steps", "80", "--dropout", "0.1"};
+/// How often each transport's run is killed and started again, kKills times each; also set by
+/// FSDP_TEST_MOMENTS.
+int rounds() {
+  const char* text = std::getenv("FSDP_TEST_MOMENTS");
+  return text == nullptr ? 1 : std::atoi(text);
+}
+constexpr int kKills = 5;
+
+/// One of the ranks that a launcher started; 0 when there is none (yet).
+pid_t a_rank_of(pid_t launcher, std::size_t number) {
+  const std::string id = std::to_string(launcher);
+  std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+  const std::vector<pid_t> ranks(std::istream_iterator<pid_t>(children), {});
+  return ranks.empty() ? 0 : ranks[number % ranks.size()];
+}
+
+class KilledRun : public ResumeTest,
+                  public ::testing::WithParamInterface<std::tuple<std::string, int>> {};
+
+TEST_P(KilledRun, Fault101_KilledAtAnyMomentItGoesOnToTheSameBits) {
+  const auto& [transport, round] = GetParam();
+  const std::vector<std::string> flags = {"--steps", "80",          "--dropout",
+                                          "0.1",     "--transport", transport};
   ASSERT_EQ(run_fsdp(training("whole", flags)).code, 0);
   const auto every = saving("killed", flags + std::vector<std::string>{"--save-every", "3"});
-  std::mt19937 random(20240701);
+  std::mt19937 random(20240701 + static_cast<unsigned>(round));
   std::size_t lines = 0;
-  for (int kill = 0; kill < 5; ++kill) {
+  for (int kill = 0; kill < kKills; ++kill) {
     RunningCommand run(std::vector<std::string>{fsdp_program()} + every,
                        {{"OMP_NUM_THREADS", "1"}});
     await_lines("killed", lines + 5 + random() % 8, run);
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
-    run.send(SIGKILL);
-    run.wait();
+    // The whole job, or one rank, which its launcher and its peer have to notice.
+    const pid_t rank = kill % 2 == 1 ? a_rank_of(run.pid(), random()) : 0;
+    ::kill(rank > 0 ? rank : run.pid(), SIGKILL);
+    EXPECT_NE(run.wait().code, 0) << "kill " << kill << " came too late";
     lines = read_log(log("killed")).size();
     const auto latest = archive::latest_checkpoint(saves("killed"));
     ASSERT_TRUE(latest.found.has_value()) << "kill " << kill;
@@ -105,6 +130,14 @@ TEST_F(ResumeTest, Fault101_KilledAtAnyMomentItGoesOnToTheSameBits) {
   EXPECT_THAT(last.out, HasSubstr("resumed  after step"));
   expect_same("killed", "whole");
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, KilledRun,
+                         ::testing::Combine(::testing::Values("shm", "gloo"),
+                                            ::testing::Range(0, rounds())),
+                         [](const auto& tested) {
+                           return std::get<0>(tested.param) + "Round" +
+                                  std::to_string(std::get<1>(tested.param));
+                         });
 
 TEST_F(ResumeTest, SigtermSavesTheStepUnderWayAndEndsWith143) {
   const std::vector<std::string> flags = {"--steps", "60", "--optimizer", "sgd", "--lr", "0.1"};

@@ -226,6 +226,61 @@ TEST(CheckpointFaultTest, Fault106_NothingIsAnnouncedThatOneRankCouldNotWrite) {
   EXPECT_THAT(archive::verify_checkpoint(all[1].path), IsEmpty());
 }
 
+/// Joins four ranks as two hosts of two ranks each.
+World init_on_two_hosts(int rank) {
+  ::setenv("FSDP_HOST_ID", rank < 2 ? "first" : "second", 1);
+  ::setenv("LOCAL_RANK", std::to_string(rank % 2).c_str(), 1);
+  ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+  return init();
+}
+
+TEST(CheckpointFaultTest, Fault100_Fault104_LocalRanksOfTwoHostsSaveAndLoadTheirOwnShards) {
+  const TemporaryDirectory directory;
+  const auto results =
+      run_processes(4, "ranks",
+                    [](int rank) {
+                      const World world = init_on_two_hosts(rank);
+                      EXPECT_EQ(world.rank(), rank);
+                      EXPECT_EQ(world.local_rank(), rank % 2);
+                      CheckpointedRun run(odd_mlp(), world, test_options({}), adam());
+                      run.train(2);
+                      // The directories are made where needed, with nothing but the global rank to
+                      // tell parts.
+                      run.save(std::getenv("FSDP_TEST_ROOT") + std::string("/new/run"), 2);
+                      const Snapshot saved = run.snapshot();
+                      run.train(1);
+                      run.load(std::getenv("FSDP_TEST_ROOT") + std::string("/new/run"));
+                      expect_same_bits(run.snapshot(), saved);
+                    },
+                    {.environment = {{"FSDP_TEST_ROOT", directory.path()}}});
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  EXPECT_THAT(archive::verify_checkpoint(archive::resolve_checkpoint(directory.path("new/run"))),
+              IsEmpty());
+  Snapshot expected = train_reference(odd_mlp(), 1, adam(), 2);
+  expected.first_gradients.clear();
+  run_threads(1, [&](World world) {
+    CheckpointedRun run(odd_mlp(), world, test_options({}), adam());
+    run.load(directory.path("new/run"));
+    expect_parity(run.snapshot(), expected);
+  });
+}
+
+TEST(CheckpointFaultTest, Fault104_AHostThatSeesAnotherDirectoryIsNamedAtTheFirstSave) {
+  const TemporaryDirectory first, second;
+  run_threads(4, [&](World world) {
+    const std::string root = (world.rank() < 2 ? first : second).path("run");
+    Sharded sharded = shard({{"w", {30}}}, world);
+    checkpoint::Saver saver(root, sharded);
+    EXPECT_THAT(error_of([&] { saver.save(1); }),
+                AllOf(HasSubstr("rank 2: '" + second.path("run")),
+                      HasSubstr("a file system that they share")));
+    saver.wait();
+  });
+  EXPECT_TRUE(fs::is_empty(first.path("run"))) << "the draft is gone";
+}
+
 TEST(CheckpointFaultTest, RanksThatSaveDifferentStepsAreTold) {
   const TemporaryDirectory directory;
   run_threads(2, [&](World world) {

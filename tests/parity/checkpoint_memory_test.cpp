@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What saving and loading cost in memory: one copy of the shards and moments, and nothing else.
+/// What distributing, saving and loading cost in memory: what stays, one copy of the shards and
+/// moments, and nothing else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "fsdp/optim/adamw.hpp"
 #include "parity/checkpoint_support.hpp"
 #include "support/counting_allocator.hpp"
+#include "support/processes.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace fsdp::test {
@@ -16,6 +18,8 @@ constexpr int kRanks = 2;
 constexpr std::int64_t kTensors = 20;
 constexpr std::int64_t kNumel = 1 << 18;  ///< 1 MiB of float
 constexpr std::int64_t kModelBytes = kTensors * kNumel * 4;
+constexpr int kUnits = 10;
+constexpr std::int64_t kUnitBytes = 512 * 512 * 4;
 /// Reports, sums and other small tensors of all ranks.
 constexpr std::int64_t kSmall = 128 << 10;
 
@@ -71,6 +75,28 @@ TEST(CheckpointMemoryTest, Fault096_Fault079_ASaveTakesOneCopyAndALoadNothing) {
   EXPECT_LE(for_snapshots, 3 * kModelBytes + kSmall);
   EXPECT_LE(while_saving, kSmall);
   EXPECT_LE(while_loading, kSmall) << "each rank reads into its own shards";
+}
+
+TEST(CheckpointMemoryTest, Fault080_DistributingAModelTakesWhatStaysOnEveryRank) {
+  const auto results = run_processes(kRanks, "ranks", [](int) {
+    install_counting_allocator();
+    const World world = init({.transport = "gloo"});
+    torch::nn::Sequential model;
+    for (int i = 0; i < kUnits; ++i) {
+      model->push_back(torch::nn::Linear(torch::nn::LinearOptions(512, 512).bias(false)));
+    }
+    reset_allocator_counts();
+    const std::int64_t before = allocator_counts().live_bytes;
+    Options options = test_options(units_of<torch::nn::Linear>());
+    options.store = Store::kSlots;
+    const Sharded sharded = fully_shard(model, world, options);
+    const memory::Bytes stays = sharded.ledger().live();
+    ASSERT_EQ(stays[memory::Kind::kShards], kUnits * kUnitBytes / kRanks);
+    EXPECT_LE(allocator_counts().peak_bytes - before, stays.total() + kSmall);
+  });
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
 }
 
 }  // namespace

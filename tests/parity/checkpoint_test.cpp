@@ -296,6 +296,16 @@ TEST(CheckpointTest, Fault035_ATiedWeightIsStoredOnceAndFoundByBothNames) {
         auto optimizer = adam()(sharded.parameters());
         const auto state = checkpoint::state_of(*optimizer, sharded);
         checkpoint::load(directory.path(), sharded, state.get());
+        // So does its state: moments that one name kept and the other lost would train apart.
+        std::map<std::string, std::int64_t> steps{{"embedding.weight", 1}};
+        if (!tied) {
+          steps["head.weight"] = 1;
+        }
+        EXPECT_EQ(state->steps(), steps);
+        for (const checkpoint::StateShard& shard : state->shards()) {
+          EXPECT_TRUE(shard.values.numel() == 0 || shard.values.abs().max().item<double>() > 0)
+              << shard.parameter << "." << shard.state;
+        }
         const FullParameters full = sharded.full_parameters();
         EXPECT_TRUE(torch::equal(model->embedding->weight, expected));
         EXPECT_TRUE(torch::equal(model->head->weight, expected));

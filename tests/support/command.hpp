@@ -33,6 +33,7 @@ class RunningCommand {
   RunningCommand(const RunningCommand&) = delete;
   RunningCommand& operator=(const RunningCommand&) = delete;
 
+  pid_t pid() const { return child_; }
   void send(int signal) const;
   bool has_ended();
   CommandResult wait();

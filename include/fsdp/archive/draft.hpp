@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,9 +47,12 @@ struct PieceSum {
 /// @throws Error kIo when it cannot be written or when the disk has less room than the files need
 void create_draft(const Draft& draft, const std::vector<PlannedFile>& files);
 
-/// Writes a rank's pieces and returns when the disk has them. @throws Error kIo, kNotFound
+/// Writes a rank's pieces, in their order, and returns when the disk has them. `await` is called
+/// before a piece's memory is read, and may wait for it. @throws Error kIo, kNotFound, and what
+/// `await` throws
 std::vector<PieceSum> write_pieces(const Draft& draft, const std::vector<Tensor>& tensors,
-                                   const std::vector<Piece>& pieces);
+                                   const std::vector<Piece>& pieces,
+                                   const std::function<void(const Piece&)>& await = {});
 
 /// Says that rank `rank` has written all of its pieces. @throws Error kIo
 void write_receipt(const Draft& draft, int rank, const std::vector<PieceSum>& sums);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Saves a sharded module with everything a run needs to go on, while training goes on. Each rank
-/// copies its shards and moments, a thread writes them where they belong in plain safetensors
-/// files, and the checkpoint appears in one step when all ranks are done. See
+/// copies its shards and moments, a thread writes what is copied where it belongs in plain
+/// safetensors files, and the checkpoint appears in one step when all ranks are done. See
 /// docs/reference/checkpoint-format.md.
 #pragma once
 
@@ -61,8 +61,9 @@ class Saver {
   /// rank 0; all others are copied where they are.
   /// @collective all ranks, with the same step and values @blocks until all ranks have copied
   /// @throws Error, the same on all ranks, with the first failing rank, path and reason: kIo when
-  /// there is no room or no right to write; kMismatch when ranks save different things;
-  /// kUnsupported for a dtype that safetensors does not know
+  /// there is no room or no right to write; kNotFound when a rank does not see the directory that
+  /// rank 0 writes to; kMismatch when ranks save different things; kUnsupported for a dtype that
+  /// safetensors does not know
   void save(std::int64_t step, const RunState& state = {});
 
   /// Returns when the last save is complete on disk. @collective all ranks @throws as save()
