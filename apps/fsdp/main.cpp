@@ -15,7 +15,10 @@ using namespace fsdp::apps;
 /// Who is speaking: ranks share one terminal.
 std::string speaker() {
   const char* rank = std::getenv("RANK");
-  return rank == nullptr ? "fsdp" : "fsdp: rank " + std::string(rank);
+  const std::string_view digits = rank == nullptr ? "" : rank;
+  const bool is_number =
+      !digits.empty() && digits.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_number ? "fsdp: rank " + std::string(digits) : "fsdp";
 }
 
 /// Messages of LibTorch carry a stack from the second line on.

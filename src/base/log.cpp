@@ -10,8 +10,20 @@
 namespace fsdp::base {
 namespace {
 
+/// A level that does not exist must not look as if there were nothing to log.
+LogLevel level_from_environment() {
+  const char* text = std::getenv("FSDP_LOG");
+  const std::string_view name = text == nullptr ? "" : text;
+  if (!name.empty() && name != "debug" && name != "info" && name != "warn" && name != "quiet") {
+    const std::string line = "fsdp warning: FSDP_LOG is '" + std::string(name) +
+                             "', must be debug, info, warn or quiet; taken as info\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+  return parse_log_level(text);
+}
+
 std::atomic<LogLevel>& current_level() {
-  static std::atomic<LogLevel> level{parse_log_level(std::getenv("FSDP_LOG"))};
+  static std::atomic<LogLevel> level{level_from_environment()};
   return level;
 }
 

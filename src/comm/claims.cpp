@@ -19,6 +19,7 @@ constexpr Milliseconds kPollInterval{20};
 /// So that the others read why before rank 0's store is gone.
 constexpr Milliseconds kLinger{500};
 constexpr const char* kSizeKey = "fsdp/size";
+constexpr const char* kTransportKey = "fsdp/transport";
 constexpr const char* kRefusalKey = "fsdp/refusal";
 
 std::string claim_key(int rank) { return "fsdp/claimed/" + std::to_string(rank); }
@@ -48,7 +49,7 @@ std::string claimed_twice(int rank, std::int64_t claims, const std::string& endp
       ": every process needs its own rank, or an old job is still running");
 }
 
-/// "1, 3".
+/// "rank 1", or "ranks 1, 3".
 std::string missing_ranks(c10d::Store& store, int first, int size) {
   std::string missing = std::to_string(first);
   for (int rank = first + 1; rank < size; ++rank) {
@@ -56,22 +57,29 @@ std::string missing_ranks(c10d::Store& store, int first, int size) {
       missing += ", " + std::to_string(rank);
     }
   }
-  return missing;
+  return (missing.find(',') == std::string::npos ? "rank " : "ranks ") + missing;
+}
+
+/// Writes what all ranks must say alike; refuses when another process has said otherwise.
+void claim_alike(c10d::Store& store, const char* key, const std::string& name,
+                 const std::string& value, int rank, const std::string& endpoint) {
+  if (const std::string other = write_once(store, key, value); other != value) {
+    refuse(store, ErrorCode::kInvalidArgument,
+           name + " is '" + value + "' in rank " + std::to_string(rank) + " and '" + other +
+               "' in another process that meets at " + endpoint + ": all ranks need the same");
+  }
 }
 
 }  // namespace
 
 void sign_in(c10d::Store& store, const base::RankEnvironment& environment,
-             const std::string& endpoint, Milliseconds timeout) {
+             const std::string& transport, const std::string& endpoint, Milliseconds timeout) {
   const std::string who =
       "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size);
-  const std::string size = std::to_string(environment.size);
-  if (const std::string other = write_once(store, kSizeKey, size); other != size) {
-    refuse(store, ErrorCode::kInvalidArgument,
-           "WORLD_SIZE is '" + size + "' in rank " + std::to_string(environment.rank) + " and '" +
-               other + "' in another process that meets at " + endpoint +
-               ": all ranks need the same");
-  }
+  claim_alike(store, kSizeKey, "WORLD_SIZE", std::to_string(environment.size), environment.rank,
+              endpoint);
+  // Each transport connects in its own way: ranks that try different ones wait for one another.
+  claim_alike(store, kTransportKey, "transport", transport, environment.rank, endpoint);
   store.add(claim_key(environment.rank), 1);
   const auto start = Clock::now();
   base::WaitingNotice notice;
@@ -90,14 +98,13 @@ void sign_in(c10d::Store& store, const base::RankEnvironment& environment,
     const auto elapsed = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
     if (elapsed >= timeout) {
       refuse(store, ErrorCode::kTimeout,
-             who + " is still waiting for rank " +
-                 missing_ranks(store, waiting_for, environment.size) + " at " + endpoint +
-                 " after " + base::seconds_text(elapsed) +
-                 ": was it started with the same MASTER_ADDR and MASTER_PORT? FSDP_SETUP_TIMEOUT "
+             who + " is still waiting for " + missing_ranks(store, waiting_for, environment.size) +
+                 " at " + endpoint + " after " + base::seconds_text(elapsed) +
+                 ": started with the same MASTER_ADDR and MASTER_PORT? FSDP_SETUP_TIMEOUT "
                  "sets the limit");
     }
     if (notice.is_due(elapsed)) {
-      base::log(base::LogLevel::kInfo, who, ": waiting for rank ",
+      base::log(base::LogLevel::kInfo, who, ": waiting for ",
                 missing_ranks(store, waiting_for, environment.size), " at ", endpoint, ", ",
                 base::seconds_text(elapsed), " so far");
     }

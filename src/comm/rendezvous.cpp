@@ -214,7 +214,8 @@ std::string agreed_master_address(c10d::Store& store) {
 
 }  // namespace
 
-Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeout) {
+Meeting join_store(const base::RankEnvironment& environment, const std::string& transport,
+                   Milliseconds timeout) {
   const std::string endpoint =
       base::endpoint_text(environment.master_addr, environment.master_port);
   const bool agent_serves = get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -228,7 +229,7 @@ Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeou
       meeting = reach_store(environment, agent_serves, timeout);
       publish_master_address(*meeting.store, meeting.master_address);
     }
-    sign_in(*meeting.store, environment, endpoint, remaining(deadline));
+    sign_in(*meeting.store, environment, transport, endpoint, remaining(deadline));
     meeting.master_address = agreed_master_address(*meeting.store);
     meeting.store->setTimeout(std::min(timeout, kStoreTimeout));
     return meeting;

@@ -29,8 +29,9 @@ struct Meeting {
 /// it waits it says for which ranks, at info level.
 /// @collective every process @blocks up to `timeout`
 /// @throws Error kTimeout naming the ranks that did not come; kInvalidArgument, on all ranks, when
-/// two processes claim one rank or have another WORLD_SIZE; kIo when the port is held by somebody
-/// else or rank 0's name is not known; kPeerFailed when rank 0 ends meanwhile
-Meeting join_store(const base::RankEnvironment& environment, Milliseconds timeout);
+/// two processes claim one rank, or have another WORLD_SIZE or `transport`; kIo when the port is
+/// held by somebody else or rank 0's name is not known; kPeerFailed when rank 0 ends meanwhile
+Meeting join_store(const base::RankEnvironment& environment, const std::string& transport,
+                   Milliseconds timeout);
 
 }  // namespace fsdp::comm::detail

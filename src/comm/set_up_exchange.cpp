@@ -41,8 +41,9 @@ std::vector<std::string> exchange(const SetUp& set_up, const std::string& topic,
     for (int peer = 0; peer < set_up.size; ++peer) {
       const bool is_there = poll_until(deadline, [&] { return set_up.store->check({key(peer)}); });
       FSDP_CHECK(is_there, ErrorCode::kTimeout, "rank ", set_up.rank, " waited ",
-                 to_text(set_up.timeout), " for rank ", peer, " (", topic,
-                 "), which has met the others but says no more: is it stopped?");
+                 to_text(set_up.timeout), " for rank ", peer,
+                 ", which has met the others but says no more (set-up step: ", topic,
+                 "). Is it stopped?");
       const std::vector<std::uint8_t> bytes = set_up.store->get(key(peer));
       texts.emplace_back(bytes.begin(), bytes.end());
     }

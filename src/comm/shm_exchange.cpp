@@ -53,7 +53,7 @@ ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& descr
     side_->fail_group(mine_, ErrorCode::kPeerFailed, "came after the group had failed");
   }
   deadline_ = Clock::now() + side_->timeout;
-  check(group_.await_slot(ticket_, deadline_), "to end an earlier one");
+  check(group_.await_slot(ticket_, deadline_), "to end an earlier call");
   post();
 }
 
@@ -86,14 +86,14 @@ void ShmExchange::wait(const Reader& read) {
   if (came_after_failure_ && shm::generation_of(ticket_) == group_.generation()) {
     check({.kind = End::kFailed}, "");
   }
-  check(group_.await_posted(ticket_, deadline_), "to start it");
+  check(group_.await_posted(ticket_, deadline_), "to make this call");
   compare();
   read_all(read);
   group_.finish(ticket_);
   // Sliced also inline: a reduce-scatter is a fence, see Communicator.
   if (posted_.kind == shm::Source::kInPlace || posted_.kind == shm::Source::kStaged ||
       own_.is_sliced) {
-    check(group_.await_done(ticket_, deadline_), "to read");
+    check(group_.await_done(ticket_, deadline_), "to read this rank's data");
   }
   is_complete_ = true;
   record.complete();
@@ -125,7 +125,7 @@ void ShmExchange::read_all(const Reader& read) {
         is_read_elsewhere || group_.source(ticket_, rank).kind == shm::Source::kInPlace;
   }
   if (is_staged || is_read_elsewhere) {
-    check(group_.begin_reading(ticket_), "to stay");
+    check(group_.begin_reading(ticket_), "to go on");
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const shm::Source& source = group_.source(ticket_, rank);
@@ -167,7 +167,7 @@ std::size_t ShmExchange::piece_bytes() const {
 void ShmExchange::stage(std::uint32_t piece, std::size_t offset, std::size_t bytes) {
   if (posted_.kind == shm::Source::kStaged) {
     if (piece >= 2) {
-      check(group_.await_consumed(ticket_, piece - 1, deadline_), "to read");
+      check(group_.await_consumed(ticket_, piece - 1, deadline_), "to read this rank's data");
     }
     std::byte* half = group_.own_half(piece);
     const auto* data = static_cast<const std::byte*>(own_.data);
@@ -210,7 +210,7 @@ void ShmExchange::check(const End& end, const char* what) {
     case End::kLost:
       side_->fail_group(mine_, ErrorCode::kPeerFailed,
                         "lost " + group_.describe_process(static_cast<std::size_t>(end.rank)) +
-                            ", which has ended or left the group, while it waited for it " + what);
+                            ", which has ended or left the group; this rank needed it " + what);
     case End::kTimeout: break;
   }
   const std::string missing = group_.list_missing(ticket_);

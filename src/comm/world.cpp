@@ -97,10 +97,10 @@ std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& en
   const auto deadline = comm::detail::Clock::now() + timeout;
   const auto meeting = std::make_shared<comm::detail::Meeting>();
   FSDP_CHECK(comm::detail::finishes_within(timeout + kPatienceForMeeting,
-                                           [meeting, environment, timeout] {
+                                           [meeting, environment, transport, timeout] {
                                              base::set_log_rank(environment.rank);
-                                             *meeting =
-                                                 comm::detail::join_store(environment, timeout);
+                                             *meeting = comm::detail::join_store(
+                                                 environment, transport, timeout);
                                            }),
              ErrorCode::kTimeout, "rank ", environment.rank, " of ", environment.size,
              " got no answer of rank 0 at ", environment.master_addr, ":", environment.master_port,

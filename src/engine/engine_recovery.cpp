@@ -43,10 +43,9 @@ void Engine::record_failure() {
   } catch (const Error& error) {
     text = error.what();
     if (is_of_the_group(error.code())) {
-      failure_ = std::make_exception_ptr(
-          Error(error.code(), error.text() +
-                                  ". Once the cause is gone, world.recover() on all ranks makes "
-                                  "the group usable again"));
+      failure_ = std::make_exception_ptr(Error(
+          error.code(), error.text() + ". Restart the job, or, if every process still runs, call "
+                                       "world.recover() on all ranks"));
     }
   } catch (const std::exception& error) {
     text = error.what();

@@ -21,9 +21,11 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
   std::ostringstream text;
   text << "world size " << world_size << "\n"
        << "alignment of slices " << options.align_bytes << " bytes\n"
-       << "prefetch " << options.prefetch << ", extra slots " << options.extra_slots
-       << ", root kept " << options.keep_root << ", store " << static_cast<int>(options.store)
-       << ", initial weights " << static_cast<int>(options.initial_weights) << "\n";
+       << "option prefetch is " << options.prefetch << "\n"
+       << "option extra_slots is " << options.extra_slots << "\n"
+       << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
+       << "option store is number " << static_cast<int>(options.store) << "\n"
+       << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n";
   for (const Unit& unit : units) {
     for (const Parameter& parameter : unit.parameters) {
       text << "parameter \"" << parameter.name << "\" has shape "

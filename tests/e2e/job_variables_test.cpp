@@ -47,9 +47,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, JobVariablesTest,
     testing::Values(
         MixUp{"RankTooHigh", {{"RANK", "2"}}, {"RANK is '2'", "WORLD_SIZE is 2"}},
-        MixUp{"RankNegative", {{"RANK", "-1"}}, {"RANK is '-1'"}},
+        MixUp{"RankNegative", {{"RANK", "-1"}}, {"fsdp: RANK is '-1'"}},
         MixUp{"RankWithBlank", {{"RANK", "1 "}}, {"RANK is '1 '"}},
-        MixUp{"RankEmpty", {{"RANK", ""}}, {"RANK is ''"}},
+        MixUp{"RankEmpty", {{"RANK", ""}}, {"fsdp: RANK is ''"}},
         MixUp{"SizeZero", {{"WORLD_SIZE", "0"}}, {"WORLD_SIZE is '0'"}},
         MixUp{"SizeAWord", {{"WORLD_SIZE", "two"}}, {"WORLD_SIZE is 'two'"}},
         MixUp{"LocalRankTooHigh",
@@ -65,6 +65,17 @@ INSTANTIATE_TEST_SUITE_P(
         MixUp{
             "InterfaceExcluded", {{"GLOO_SOCKET_IFNAME", "^lo"}}, {"GLOO_SOCKET_IFNAME is '^lo'"}}),
     [](const auto& tested) { return tested.param.name; });
+
+TEST(JobVariables, AnUnknownLogLevelIsSaid) {
+  const TemporaryDirectory directory;
+  const CommandResult result =
+      run_command(std::vector<std::string>{fsdp_program()} +
+                      tiny_training(directory.write("text", sample_text(4000)), "") +
+                      std::vector<std::string>{"--ranks", "1", "--steps", "1", "--sample", "0"},
+                  {{"FSDP_LOG", "DEBUG"}, {"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("FSDP_LOG is 'DEBUG', must be debug, info, warn or quiet"));
+}
 
 }  // namespace
 }  // namespace fsdp::test

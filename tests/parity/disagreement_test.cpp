@@ -214,6 +214,17 @@ TEST(Disagreement, OneRankEvaluates) {
   });
 }
 
+TEST(Disagreement, AnOptionThatDiffersIsNamedAloneWithBothValues) {
+  run_threads(2, [](World world) {
+    const int prefetch = world.rank() == 0 ? 1 : 2;
+    const std::string error = error_of([&] {
+      fully_shard(std::make_shared<Net>(), world,
+                  test_options(units_of<nn::Linear>(), 0, prefetch));
+    });
+    EXPECT_THAT(error, HasSubstr("on rank 0 option prefetch is 1; on rank 1 option prefetch is 2."));
+  });
+}
+
 TEST(Disagreement, OneRankFreezesAUnit) {
   expect_errors([](Party& party) {
     if (party.is(1)) {

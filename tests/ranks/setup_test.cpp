@@ -161,6 +161,20 @@ TEST(Setup, Fault127_AnotherWorldSizeIsAnErrorOnAll) {
   }
 }
 
+TEST(Setup, Fault127_AnotherTransportIsAnErrorOnAll) {
+  const auto ranks = test::run_processes(
+      3, "transports", [](int rank) { init({.transport = rank == 2 ? "shm" : "gloo"}); },
+      {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
+  for (const ProcessResult& rank : ranks) {
+    EXPECT_EQ(rank.exit_code, 1);
+    EXPECT_LT(rank.duration, seconds(20)) << "the limit is 30 s";
+    EXPECT_THAT(rank.output,
+                AnyOf(HasSubstr("transport is 'shm' in rank 2 and 'gloo' in another"),
+                      HasSubstr("transport is 'gloo' in rank 0 and 'shm' in another"),
+                      HasSubstr("transport is 'gloo' in rank 1 and 'shm' in another")));
+  }
+}
+
 TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
   const base::Descriptor stranger = base::listen_on("", 0);  // never answers
   const std::string port = std::to_string(base::port_of(stranger.get()));
