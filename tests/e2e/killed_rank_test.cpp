@@ -35,6 +35,18 @@ int moments() {
   return text == nullptr ? 1 : std::atoi(text);
 }
 
+/// Set by FSDP_TEST_TRANSPORT.
+std::string transport() {
+  const char* text = std::getenv("FSDP_TEST_TRANSPORT");
+  return text == nullptr ? "auto" : text;
+}
+
+/// Set by FSDP_TEST_TRANSPORT.
+std::string transport() {
+  const char* text = std::getenv("FSDP_TEST_TRANSPORT");
+  return text == nullptr ? "auto" : text;
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -68,7 +80,8 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
   std::vector<ProcessResult> train(const Disturbance& disturbance) {
     const std::vector<std::string> arguments =
         std::vector<std::string>{fsdp_program()} + tiny_training(path("text"), path("out")) +
-        std::vector<std::string>{"--global-batch", "6", "--steps", "500", "--sample", "0"};
+        std::vector<std::string>{"--global-batch", "6", "--steps",     "500",
+                                 "--sample",       "0", "--transport", transport()};
     return run_processes(kRanks, "train",
                          [&](int) {
                            std::vector<char*> argv;
