@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/interface_choice.hpp"
+#include "comm/broken_pipe.hpp"
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
@@ -176,6 +177,8 @@ std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& descr
   if (exchange_->is_broken()) {
     exchange_->fail_group(fingerprint, detail::Symptom::kTold, "came after the group had failed");
   }
+  // A send writes at once, in this thread.
+  const detail::NoBrokenPipe no_pipe;
   std::string cause;
   try {
     std::unique_ptr<Flight> flight = exchange_->start(fingerprint);
@@ -263,6 +266,8 @@ std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
 
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                const GlooOptions& options) {
+  // For Gloo's threads.
+  const detail::NoBrokenPipe guard;
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
   for (const base::InterfaceChoice& choice : base::choose_interfaces(options.master_addr)) {
     base::log(base::LogLevel::kDebug, "rank ", options.rank, " listens on ", choice.address, " (",

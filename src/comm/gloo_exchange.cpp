@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "comm/broken_pipe.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -153,6 +154,7 @@ void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const st
 }
 
 std::vector<std::optional<Fingerprint>> GlooExchange::ask_peers(const Fingerprint& mine) {
+  const NoBrokenPipe guard;
   const auto ranks = static_cast<std::size_t>(size());
   const auto me = static_cast<std::size_t>(rank());
   answers_.assign(ranks + 1, mine);

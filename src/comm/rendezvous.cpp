@@ -20,6 +20,7 @@
 
 #include "base/network.hpp"
 #include "base/reach.hpp"
+#include "comm/broken_pipe.hpp"
 #include "comm/claims.hpp"
 #include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
@@ -169,6 +170,7 @@ Store serve(const base::RankEnvironment& environment, const std::string& endpoin
   options.timeout = timeout;
   const std::string address = own_address(environment.master_port);
   options.masterListenFd = listener.release();
+  const NoBrokenPipe guard;
   return c10::make_intrusive<c10d::TCPStore>(address, options);
 }
 

@@ -5,8 +5,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <unistd.h>
+
 #include <array>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -363,6 +369,58 @@ TEST_P(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
     EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
     EXPECT_THAT(results[rank].output, HasSubstr("first failure: rank 1: an exception ended it"));
   }
+}
+
+TEST(Meeting, Fault132_ARankThatGoesOnWhenAllHaveLeftSaysSo) {
+  // Its sends meet closed sockets: SIGPIPE, at its default, would end it without a word.
+  const auto results =
+      test::run_processes(2, "late",
+                          [](int rank) {
+                            ::signal(SIGPIPE, SIG_DFL);
+                            try {
+                              const World world = init({.transport = "gloo"});
+                              std::vector<std::unique_ptr<Work>> works;
+                              std::vector<at::Tensor> wholes;
+                              const at::Tensor slice = at::ones({5000});
+                              const auto start = [&] {
+                                wholes.push_back(at::empty({10000}));
+                                works.push_back(world.communicator().all_gather(
+                                    wholes.back(), slice, {.name = "late"}));
+                              };
+                              world.barrier();
+                              // Sends that the peer is ready for only after this process has
+                              // stopped.
+                              for (int i = 0; i < 4 && rank == 0; ++i) {
+                                start();
+                              }
+                              if (rank == 0) {
+                                const pid_t stopped = ::getpid();
+                                if (::fork() == 0) {
+                                  ::sleep(4);
+                                  ::kill(stopped, SIGCONT);
+                                  std::_Exit(0);
+                                }
+                                ::raise(SIGSTOP);
+                              }
+                              ::usleep(rank == 1 ? 300000 : 0);
+                              for (int i = 0; i < 4 && rank == 1; ++i) {
+                                start();
+                              }
+                              for (const auto& work : works) {
+                                work->wait();
+                              }
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1"}}});
+  EXPECT_EQ(results[1].exit_code, code_of(ErrorCode::kTimeout)) << results[1].output;
+  EXPECT_THAT(results[0].exit_code,
+              testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)))
+      << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("in \"late\" on rank 0"));
 }
 
 TEST(Meeting, Fault132_ARankThatNeverJoinsIsNamed) {
