@@ -77,6 +77,9 @@ class GlooExchange {
   /// first, else the first failure of the job.
   [[noreturn]] void fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own);
 
+  /// Collectives that were started and are not complete, oldest first. Their owners keep the list.
+  std::vector<Flight*>& open() { return open_; }
+
   /// Asks all peers which collective they are in. Ranks that have given up at about the same time
   /// ask as well, and that is their answer; nothing for those that are silent. Ends the connections
   /// to them.
@@ -95,6 +98,7 @@ class GlooExchange {
   Watchdog watchdog_{board_};
   Milliseconds timeout_;
   bool broken_ = false;
+  std::vector<Flight*> open_;
   std::vector<std::unique_ptr<Flight>> idle_flights_;
   std::vector<at::Tensor> idle_staging_;
   std::vector<Fingerprint> answers_;

@@ -29,6 +29,13 @@ bool is_done_with(const Flight& flight, std::size_t rank) noexcept {
   return true;
 }
 
+/// The first header that differs from that of rank 0.
+std::vector<Fingerprint>::const_iterator mismatch_of(const Flight& flight) {
+  return std::find_if(flight.headers.begin(), flight.headers.end(), [&](const Fingerprint& header) {
+    return !same_collective(flight.headers[0], header);
+  });
+}
+
 /// Peers may still send into buffers that the caller is about to free. Gloo closes all connections
 /// when any wait exceeds its limit.
 void close_connections(const Flight& flight) noexcept {
@@ -48,6 +55,7 @@ void close_connections(const Flight& flight) noexcept {
 }  // namespace
 
 GlooWork::~GlooWork() {
+  std::erase(exchange_->open(), flight_.get());
   if (flight_ && !exchange_->is_broken()) {
     drop();
   }
@@ -58,6 +66,7 @@ void GlooWork::wait() {
   const DispatchGuard guard;
   deadline_ = Clock::now() + exchange_->timeout();
   std::unique_ptr<Flight> flight = std::move(flight_);
+  std::erase(exchange_->open(), flight.get());
   WaitRecord record(exchange_->log(), flight->mine);
   complete(*flight);
   finish(*flight);
@@ -65,29 +74,44 @@ void GlooWork::wait() {
   exchange_->recycle(std::move(flight));
 }
 
-void GlooWork::complete(Flight& flight) {
+void GlooWork::await_headers(Flight& flight) {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     await(flight, flight.header_receives, peer, "rank ");
   }
   flight.headers[static_cast<std::size_t>(flight.mine.rank)] = flight.mine;
-  const auto is_stranger = [&](const Fingerprint& header) {
-    return !same_collective(flight.mine, header);
-  };
+}
+
+void GlooWork::complete(Flight& flight) {
+  await_headers(flight);
+  bool is_mismatched = false;
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     await(flight, flight.header_sends, peer, "its header to reach rank ");
-    if (!is_stranger(flight.headers[peer])) {
+    if (same_collective(flight.mine, flight.headers[peer])) {
       await(flight, flight.payload_receives, peer, "the data of rank ");
       await(flight, flight.payload_sends, peer, "its data to reach rank ");
+    } else {
+      is_mismatched = true;
     }
   }
-  if (std::any_of(flight.headers.begin(), flight.headers.end(), is_stranger)) {
-    // Every rank holds all headers, so all name the same two sides.
-    const Fingerprint& left = flight.headers[0];
-    const auto right =
-        std::find_if(flight.headers.begin(), flight.headers.end(),
-                     [&](const Fingerprint& header) { return !same_collective(left, header); });
-    fail(ErrorCode::kMismatch, describe_mismatch(left, *right));
+  if (is_mismatched) {
+    fail_mismatched(flight);
   }
+}
+
+/// Every rank holds all headers, so all name the same two sides. Ranks may wait in another order
+/// than the one they started in: where they parted first is in the oldest that differs, and nobody
+/// has completed that one.
+void GlooWork::fail_mismatched(const Flight& flight) {
+  const Flight* oldest = &flight;
+  for (Flight* other : exchange_->open()) {
+    if (other->mine.sequence < oldest->mine.sequence) {
+      await_headers(*other);
+      if (mismatch_of(*other) != other->headers.end()) {
+        oldest = other;
+      }
+    }
+  }
+  fail(ErrorCode::kMismatch, describe_mismatch(oldest->headers[0], *mismatch_of(*oldest)));
 }
 
 void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer,

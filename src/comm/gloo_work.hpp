@@ -24,7 +24,9 @@ class GlooWork : public Work {
       : exchange_(std::move(exchange)),
         dst_(std::move(dst)),
         src_(std::move(src)),
-        flight_(std::move(flight)) {}
+        flight_(std::move(flight)) {
+    exchange_->open().push_back(flight_.get());
+  }
 
   /// A collective that was not waited for is completed within a moment, or ends the group.
   ~GlooWork() override;
@@ -41,6 +43,8 @@ class GlooWork : public Work {
 
  private:
   void complete(Flight& flight);
+  void await_headers(Flight& flight);
+  [[noreturn]] void fail_mismatched(const Flight& flight);
   void drop() noexcept;
   void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
   [[noreturn]] void give_up(Flight& flight, const std::string& waited_for);

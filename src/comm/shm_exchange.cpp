@@ -55,6 +55,7 @@ ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& descr
   deadline_ = Clock::now() + side_->timeout;
   check(group_.await_slot(ticket_, deadline_), "to end an earlier call");
   post();
+  side_->open.push_back(this);
 }
 
 void ShmExchange::post() {
@@ -71,6 +72,7 @@ void ShmExchange::post() {
 }
 
 ShmExchange::~ShmExchange() {
+  std::erase(side_->open, this);
   if (!is_complete_) {
     group_.drop(ticket_, Clock::now() + std::min(side_->timeout, kPatienceForReaders));
   }
@@ -79,6 +81,7 @@ ShmExchange::~ShmExchange() {
 void ShmExchange::wait(const Reader& read) {
   FSDP_ASSERT(!is_waited_, "a collective was waited for twice");
   is_waited_ = true;
+  std::erase(side_->open, this);
   WaitRecord record(*side_->log, mine_);
   deadline_ = Clock::now() + side_->timeout;
   // A failure of before is one also where all have started; a later one may come from a rank that
@@ -99,18 +102,39 @@ void ShmExchange::wait(const Reader& read) {
   record.complete();
 }
 
-void ShmExchange::compare() {
+/// What differs in an exchange that all ranks have posted, nothing when they agree.
+std::optional<std::string> ShmExchange::find_mismatch() const {
   const Fingerprint first = from_bytes(group_.fingerprint(ticket_, 0));
   for (std::size_t rank = 1; rank < static_cast<std::size_t>(group_.size()); ++rank) {
     const Fingerprint other = from_bytes(group_.fingerprint(ticket_, rank));
     if (!same_collective(first, other)) {
-      // Every rank compares all, so all name the same two sides, and all are still in step.
-      const std::string text = describe_mismatch(first, other);
-      group_.finish(ticket_);
-      is_complete_ = true;
-      fail(ErrorCode::kMismatch, text);
+      return describe_mismatch(first, other);
     }
   }
+  return std::nullopt;
+}
+
+/// Every rank compares all, so all name the same two sides, and all are still in step. Ranks may
+/// wait in another order than the one they posted in: where they parted first is in the oldest that
+/// differs, and nobody has completed that one. It was posted by all before this one was.
+void ShmExchange::compare() {
+  std::optional<std::string> mismatch = find_mismatch();
+  if (!mismatch) {
+    return;
+  }
+  for (const ShmExchange* other : side_->open) {
+    if (shm::generation_of(other->ticket_) != shm::generation_of(ticket_) ||
+        other->ticket_ >= ticket_) {
+      continue;
+    }
+    if (auto earlier = other->find_mismatch()) {
+      mismatch = std::move(earlier);
+      break;
+    }
+  }
+  group_.finish(ticket_);
+  is_complete_ = true;
+  fail(ErrorCode::kMismatch, *mismatch);
 }
 
 void ShmExchange::read_all(const Reader& read) {

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,11 +32,15 @@
 namespace fsdp::comm::detail {
 
 /// What the collectives of one rank share.
+class ShmExchange;
+
 struct ShmSide {
   std::shared_ptr<shm::Group> group;
   std::shared_ptr<ShmMemory> memory;
   std::shared_ptr<CollectiveLog> log;
   Milliseconds timeout{};
+  /// Exchanges that were posted and are not waited for yet, oldest first. They keep the list.
+  std::vector<ShmExchange*> open = {};
 
   /// @throws Error kPeerFailed with the first failure of the group, or this one's
   [[noreturn]] void fail_group(const Fingerprint& mine, ErrorCode code, const std::string& own);
@@ -75,6 +80,7 @@ class ShmExchange {
 
   void post();
   void compare();
+  std::optional<std::string> find_mismatch() const;
   void read_all(const Reader& read);
   void stage(std::uint32_t piece, std::size_t offset, std::size_t bytes);
   const std::byte* slice_of(std::size_t rank, std::uint32_t piece, std::size_t offset) const;

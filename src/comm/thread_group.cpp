@@ -58,7 +58,11 @@ void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint
   const auto deadline = start + timeout_;
   while (!ready()) {
     if (exchange.mismatch) {
-      fail(ErrorCode::kMismatch, *exchange.mismatch);
+      // Ranks may wait in another order than the one they posted in: the oldest is the cause.
+      const auto oldest = std::ranges::find_if(
+          exchanges_, [](const auto& of) { return of.second->mismatch.has_value(); });
+      fail(ErrorCode::kMismatch,
+           oldest == exchanges_.end() ? *exchange.mismatch : *oldest->second->mismatch);
     }
     if (exchange.is_void) {
       fail(ErrorCode::kPeerFailed, detail::describe(mine), " on rank ", mine.rank,

@@ -56,7 +56,7 @@ TEST_F(TrainOutputTest, Fault103_NoSpaceIsToldByAllRanksAndLeavesNothing) {
 
 TEST_F(TrainOutputTest, PythonReadsTheModel) {
   train({"--untied", "--ranks", "2"});
-  const std::string python = python_with_safetensors();
+  const std::string python = python_with("safetensors, numpy");
   if (python.empty()) {
     GTEST_SKIP() << "no Python with safetensors and numpy";
   }
@@ -100,7 +100,7 @@ TEST_F(TrainOutputTest, ATiedHeadIsSavedOnce) {
 }
 
 TEST_F(TrainOutputTest, PythonAndTheWriterAgreeOnTheLayout) {
-  const std::string python = python_with_safetensors();
+  const std::string python = python_with("safetensors, numpy");
   if (python.empty()) {
     GTEST_SKIP() << "no Python with safetensors and numpy";
   }

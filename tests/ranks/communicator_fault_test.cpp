@@ -121,6 +121,26 @@ TEST_P(Mismatch, DifferentCollectivesOfOneUnitNameBoth) {
               AllOf(HasSubstr("all-gather"), HasSubstr("reduce-scatter")));
 }
 
+TEST_P(Mismatch, Fault009_TheOldestThatDiffersIsTheCauseInWhateverOrderRanksWait) {
+  if (GetParam() == "c10d") {
+    GTEST_SKIP() << "compares as it starts";
+  }
+  constexpr int kRanks = 3;
+  std::array<std::string, kRanks> texts;
+  test::run_ranks(GetParam(), kRanks, [&](Communicator& group) {
+    const bool is_odd = group.rank() == 1;
+    auto first = gather(8, at::kFloat, 0, is_odd ? "h.9" : "h.0")(group);
+    auto second = reduce(8, at::kFloat, 1, is_odd ? "h.8" : "h.1")(group);
+    texts[static_cast<std::size_t>(group.rank())] =
+        expect_error(ErrorCode::kMismatch, [&] { (group.rank() == 2 ? second : first)->wait(); });
+    first.reset();
+    second.reset();
+  });
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("h.0"), HasSubstr("h.9")));
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(texts[0], texts[2]);
+}
+
 TEST_P(Mismatch, DifferentRootsNameBoth) {
   const auto from = [](int root) -> Start {
     return [root](Communicator& group) {
