@@ -6,7 +6,6 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <random>
@@ -180,7 +179,7 @@ class Saver::Impl {
     if (!buffer_.defined() || buffer_.numel() < bytes) {
       buffer_ = at::Tensor();
       buffer_ = at::empty({bytes}, at::kByte);
-      std::memset(buffer_.data_ptr(), 0, static_cast<std::size_t>(bytes));
+      buffer_.fill_(0);
     }
     std::vector<char*> places;
     for (const std::int64_t offset : offsets) {
