@@ -41,12 +41,6 @@ std::string transport() {
   return text == nullptr ? "auto" : text;
 }
 
-/// Set by FSDP_TEST_TRANSPORT.
-std::string transport() {
-  const char* text = std::getenv("FSDP_TEST_TRANSPORT");
-  return text == nullptr ? "auto" : text;
-}
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
