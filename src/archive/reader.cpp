@@ -8,6 +8,7 @@
 
 #include "archive/file.hpp"
 #include "archive/load_index.hpp"
+#include "archive/read_tensor.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
@@ -104,10 +105,7 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 
 void Checkpoint::read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
                       void* dst) const {
-  FSDP_CHECK(tensor_offset >= 0 && bytes >= 0 && bytes <= tensor.bytes - tensor_offset,
-             ErrorCode::kInvalidArgument, "bytes ", tensor_offset, " to ", tensor_offset + bytes,
-             " of '", tensor.name, "', which has ", tensor.bytes);
-  files_->open.at(tensor.file).read(dst, bytes, tensor.offset + tensor_offset);
+  detail::read_tensor(files_->open.at(tensor.file), tensor, tensor_offset, bytes, dst);
 }
 
 void Checkpoint::will_read(const Tensor& tensor, std::int64_t tensor_offset,

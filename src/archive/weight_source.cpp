@@ -6,6 +6,7 @@
 
 #include "archive/file.hpp"
 #include "archive/index_text.hpp"
+#include "archive/read_tensor.hpp"
 #include "format/checked_json.hpp"
 #include "fsdp/archive/listing.hpp"
 #include "fsdp/archive/reader.hpp"
@@ -133,10 +134,7 @@ const Tensor* WeightSource::find(const std::string& name) const {
 
 void WeightSource::read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
                         void* dst) const {
-  FSDP_CHECK(tensor_offset >= 0 && bytes >= 0 && bytes <= tensor.bytes - tensor_offset,
-             ErrorCode::kInvalidArgument, "bytes ", tensor_offset, " to ", tensor_offset + bytes,
-             " of '", tensor.name, "', which has ", tensor.bytes);
-  parts_->files.at(tensor.file).read(dst, bytes, tensor.offset + tensor_offset);
+  detail::read_tensor(parts_->files.at(tensor.file), tensor, tensor_offset, bytes, dst);
 }
 
 }  // namespace fsdp::archive
