@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -67,6 +68,20 @@ void run_ranks(const std::string& transport, int size, const RankBody& body) {
   if (failure) {
     std::rethrow_exception(failure);
   }
+}
+
+Start gather(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
+  return [=](comm::Communicator& group) {
+    return group.all_gather(at::zeros({count * group.size()}, dtype), at::zeros({count}, dtype),
+                            {.unit = unit, .name = name});
+  };
+}
+
+Start reduce(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
+  return [=](comm::Communicator& group) {
+    return group.reduce_scatter(at::zeros({count}, dtype), at::zeros({count * group.size()}, dtype),
+                                {}, {.unit = unit, .name = name});
+  };
 }
 
 }  // namespace fsdp::test

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The same as communicator_fault_test.cpp between processes: what ranks tell when one disagrees,
+/// fails, sleeps or ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "fsdp/base/error.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/world.hpp"
+#include "ranks/transport_harness.hpp"
+#include "support/processes.hpp"
+
+namespace fsdp {
+namespace {
+
+using comm::Communicator;
+using comm::Work;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::gather;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int kAbort = 128 + 6;
+
+/// Runs `body` after fsdp::init() in every process; an Error ends the process with 10 + its code.
+std::vector<test::ProcessResult> run_worlds(const std::string& transport, int size,
+                                            const std::function<void(World)>& body) {
+  return test::run_processes(size, "world",
+                             [&](int) {
+                               try {
+                                 body(init({.transport = transport}));
+                               } catch (const Error& error) {
+                                 std::fprintf(stderr, "%s\n", error.what());
+                                 std::fflush(nullptr);
+                                 std::_Exit(10 + static_cast<int>(error.code()));
+                               }
+                             },
+                             {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", "20"}}});
+}
+
+class Processes : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, Processes, testing::Values("gloo", "shm"),
+                         [](const auto& tested) { return tested.param; });
+
+int code_of(ErrorCode code) { return 10 + static_cast<int>(code); }
+
+TEST_P(Processes, TwoAndThreeRanksGatherReduceAndShareMemory) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
+    Communicator& group = world.communicator();
+    EXPECT_EQ(group.transport(), GetParam());
+    EXPECT_EQ(world.local_rank(), world.rank());
+    at::Tensor dst = at::zeros({3 * 70001});
+    group.all_gather(dst, at::full({70001}, static_cast<float>(world.rank())), {.unit = 0})->wait();
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_TRUE(dst.narrow(0, r * 70001, 70001).eq(r).all().item<bool>());
+    }
+    at::Tensor sum = at::zeros({70001});
+    group.reduce_scatter(sum, dst, {.divisor = 3}, {.unit = 0})->wait();
+    EXPECT_TRUE(sum.eq(world.rank()).all().item<bool>());
+    const at::Tensor shared = group.shared_memory(1 << 20, {.name = "weights"});
+    ASSERT_TRUE(shared.defined());
+    shared[world.rank()].fill_(world.rank() + 1);
+    world.barrier();
+    EXPECT_EQ(shared.sum().item<std::int64_t>(), 6);
+    world.barrier();
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST(Meeting, TheC10dTransportServesTheSameProgram) {
+  const auto results = test::run_processes(2, "c10d", [](int) {
+    World world = init({.transport = "c10d"});
+    at::Tensor sum = at::full({3}, static_cast<float>(world.rank() + 1));
+    world.communicator().all_reduce(sum, {.name = "norm"});
+    EXPECT_TRUE(sum.eq(3).all().item<bool>());
+    world.barrier();
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST_P(Processes, Fault005_DifferentSizesEndBothRanksWithAnErrorNotAnAbort) {
+  const auto results = run_worlds(GetParam(), 2, [](World world) {
+    gather(world.rank() == 0 ? 16 : 20, at::kFloat, 0, "fc")(world.communicator())->wait();
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, code_of(ErrorCode::kMismatch)) << result.output;
+    EXPECT_NE(result.exit_code, kAbort);
+    EXPECT_THAT(result.output, AllOf(HasSubstr("64 bytes"), HasSubstr("80 bytes")));
+  }
+}
+
+TEST_P(Processes, Fault006_DifferentDtypesEndBothRanksWithAnErrorNotMixedBits) {
+  const auto results = run_worlds(GetParam(), 2, [](World world) {
+    gather(8, world.rank() == 0 ? at::kFloat : at::kInt, 0, "fc")(world.communicator())->wait();
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, code_of(ErrorCode::kMismatch)) << result.output;
+    EXPECT_THAT(result.output, AllOf(HasSubstr("Float"), HasSubstr("Int")));
+  }
+}
+
+TEST_P(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
+    world.barrier();
+    if (world.rank() == 1) {
+      std::_Exit(3);
+    }
+    gather(100000, at::kFloat, 5, "h.5")(world.communicator())->wait();
+  });
+  EXPECT_EQ(results[1].exit_code, 3);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
+    EXPECT_THAT(results[rank].output, AllOf(HasSubstr("h.5"), HasSubstr("rank 1")));
+    EXPECT_LT(results[rank].duration, seconds(10));
+  }
+}
+
+TEST_P(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
+    world.barrier();
+    world.communicator().set_timeout(milliseconds(800));
+    if (world.rank() == 2) {
+      std::this_thread::sleep_for(seconds(4));
+      std::_Exit(0);
+    }
+    gather(8, at::kFloat, 5, "h.5")(world.communicator())->wait();
+  });
+  for (const std::size_t rank : {0U, 1U}) {
+    EXPECT_THAT(results[rank].exit_code,
+                testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)));
+    EXPECT_THAT(results[rank].output, AllOf(HasSubstr("missing: 2"), HasSubstr("h.5")));
+    EXPECT_LT(results[rank].duration, seconds(6));
+  }
+}
+
+TEST_P(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
+    const World mine = std::move(world);
+    mine.barrier();
+    if (mine.rank() == 1) {
+      fail(ErrorCode::kIo, "disk full");
+    }
+    for (int i = 0; i < 3; ++i) {
+      mine.barrier();
+    }
+  });
+  EXPECT_EQ(results[1].exit_code, code_of(ErrorCode::kIo)) << results[1].output;
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr("first failure: rank 1: an exception ended it"));
+  }
+}
+
+TEST(Meeting, Fault132_ARankThatGoesOnWhenAllHaveLeftSaysSo) {
+  // Its sends meet closed sockets: SIGPIPE, at its default, would end it without a word.
+  const auto results =
+      test::run_processes(2, "late",
+                          [](int rank) {
+                            ::signal(SIGPIPE, SIG_DFL);
+                            try {
+                              const World world = init({.transport = "gloo"});
+                              std::vector<std::unique_ptr<Work>> works;
+                              std::vector<at::Tensor> wholes;
+                              const at::Tensor slice = at::ones({5000});
+                              const auto start = [&] {
+                                wholes.push_back(at::empty({10000}));
+                                works.push_back(world.communicator().all_gather(
+                                    wholes.back(), slice, {.name = "late"}));
+                              };
+                              world.barrier();
+                              // Sends that the peer is ready for only after this process has
+                              // stopped.
+                              for (int i = 0; i < 4 && rank == 0; ++i) {
+                                start();
+                              }
+                              if (rank == 0) {
+                                const pid_t stopped = ::getpid();
+                                if (::fork() == 0) {
+                                  ::sleep(4);
+                                  ::kill(stopped, SIGCONT);
+                                  std::_Exit(0);
+                                }
+                                ::raise(SIGSTOP);
+                              }
+                              ::usleep(rank == 1 ? 300000 : 0);
+                              for (int i = 0; i < 4 && rank == 1; ++i) {
+                                start();
+                              }
+                              for (const auto& work : works) {
+                                work->wait();
+                              }
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1"}}});
+  EXPECT_EQ(results[1].exit_code, code_of(ErrorCode::kTimeout)) << results[1].output;
+  EXPECT_THAT(results[0].exit_code,
+              testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)))
+      << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("in \"late\" on rank 0"));
+}
+
+TEST(Meeting, Fault132_ARankThatNeverJoinsIsNamed) {
+  const auto results =
+      test::run_processes(3, "join",
+                          [](int rank) {
+                            if (rank == 1) {
+                              std::_Exit(0);
+                            }
+                            try {
+                              init();
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1.5"}}});
+  EXPECT_EQ(results[0].exit_code, code_of(ErrorCode::kTimeout)) << results[0].output;
+  EXPECT_THAT(results[0].output, AllOf(HasSubstr("waiting for rank 1"), HasSubstr("127.0.0.1:")));
+}
+
+TEST(Meeting, Fault127_TwoProcessesThatClaimOneRankBothFail) {
+  const auto results =
+      test::run_processes(3, "claim",
+                          [](int rank) {
+                            if (rank == 2) {
+                              ::setenv("RANK", "1", 1);
+                            }
+                            try {
+                              init();
+                            } catch (const Error& error) {
+                              std::fprintf(stderr, "%s\n", error.what());
+                              std::fflush(nullptr);
+                              std::_Exit(10 + static_cast<int>(error.code()));
+                            }
+                          },
+                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "3"}}});
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kInvalidArgument))
+        << results[rank].output;
+    EXPECT_THAT(results[rank].output, HasSubstr("RANK is '1' in 2 processes"));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
