@@ -276,10 +276,8 @@ void C10dCommunicator::meet(const Fingerprint& mine) {
   } catch (const std::exception& error) {
     report(mine, timeout_, start, error);
   }
-  for (const Fingerprint& header : headers_) {
-    if (!detail::same_collective(headers_[0], header)) {
-      fail(ErrorCode::kMismatch, detail::describe_mismatch(headers_[0], header));
-    }
+  if (const auto mismatch = detail::find_mismatch(headers_)) {
+    fail(ErrorCode::kMismatch, *mismatch);
   }
 }
 

@@ -128,4 +128,11 @@ std::string describe_mismatch(const Fingerprint& left, const Fingerprint& right)
   return side(left) + " met " + side(right) + ": " + likely_cause(left, right);
 }
 
+std::optional<std::string> find_mismatch(std::span<const Fingerprint> by_rank) {
+  const auto stranger = std::ranges::find_if_not(
+      by_rank, [&](const Fingerprint& of) { return same_collective(by_rank.front(), of); });
+  return stranger == by_rank.end() ? std::nullopt
+                                   : std::optional(describe_mismatch(by_rank.front(), *stranger));
+}
+
 }  // namespace fsdp::comm::detail

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -55,6 +57,11 @@ std::string describe(const Fingerprint& fingerprint);
 
 /// The same with its size: `all-gather #12 of unit "h.0" (4096 bytes of Float a slice)`.
 std::string describe_in_full(const Fingerprint& fingerprint);
+
+/// What the first rank and the first that is in another collective were doing, as
+/// describe_mismatch() says it; nothing when all are in the same one. Equal on all ranks that hold
+/// the same fingerprints.
+std::optional<std::string> find_mismatch(std::span<const Fingerprint> by_rank);
 
 /// What both sides were doing and the likely cause. Does not depend on the order of its arguments,
 /// so that every rank reports the same text.

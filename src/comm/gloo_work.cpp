@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
+#include <utility>
 
 #include "comm/dispatch_guard.hpp"
 #include "fsdp/base/error.hpp"
@@ -27,13 +29,6 @@ bool is_done_with(const Flight& flight, std::size_t rank) noexcept {
     }
   }
   return true;
-}
-
-/// The first header that differs from that of rank 0.
-std::vector<Fingerprint>::const_iterator mismatch_of(const Flight& flight) {
-  return std::find_if(flight.headers.begin(), flight.headers.end(), [&](const Fingerprint& header) {
-    return !same_collective(flight.headers[0], header);
-  });
 }
 
 /// Peers may still send into buffers that the caller is about to free. Gloo closes all connections
@@ -102,16 +97,18 @@ void GlooWork::complete(Flight& flight) {
 /// than the one they started in: where they parted first is in the oldest that differs, and nobody
 /// has completed that one.
 void GlooWork::fail_mismatched(const Flight& flight) {
-  const Flight* oldest = &flight;
-  for (Flight* other : exchange_->open()) {
-    if (other->mine.sequence < oldest->mine.sequence) {
-      await_headers(*other);
-      if (mismatch_of(*other) != other->headers.end()) {
-        oldest = other;
-      }
+  std::optional<std::string> mismatch = find_mismatch(flight.headers);
+  for (Flight* older : exchange_->open()) {
+    if (older->mine.sequence > flight.mine.sequence) {
+      continue;
+    }
+    await_headers(*older);
+    if (auto earlier = find_mismatch(older->headers)) {
+      mismatch = std::move(earlier);
+      break;
     }
   }
-  fail(ErrorCode::kMismatch, describe_mismatch(oldest->headers[0], *mismatch_of(*oldest)));
+  fail(ErrorCode::kMismatch, *mismatch);
 }
 
 void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer,

@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/deadline.hpp"
 #include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -72,16 +73,14 @@ std::vector<std::string> exchange(const SetUp& set_up, const std::string& topic,
 std::vector<std::string> exchange_texts(const SetUp& set_up, const std::string& topic,
                                         const std::string& mine) {
   // A client waits for ever for a store whose process is stopped: see NOTE [the board's thread].
-  const auto task = std::make_shared<std::packaged_task<std::vector<std::string>()>>(
-      [set_up, topic, mine] { return exchange(set_up, topic, mine); });
-  auto answer = task->get_future();
-  std::thread([task] { (*task)(); }).detach();
-  FSDP_CHECK(answer.wait_for(set_up.timeout + kPatienceForReaders + kPatienceForStore) ==
-                 std::future_status::ready,
-             ErrorCode::kTimeout, "rank ", set_up.rank, " waited ", to_text(set_up.timeout),
-             " for the job's store (", topic,
-             "): rank 0, or torchrun's agent, serves it and does not answer. Is it stopped?");
-  return answer.get();
+  const auto texts = std::make_shared<std::vector<std::string>>();
+  FSDP_CHECK(
+      finishes_within(set_up.timeout + kPatienceForReaders + kPatienceForStore,
+                      [set_up, topic, mine, texts] { *texts = exchange(set_up, topic, mine); }),
+      ErrorCode::kTimeout, "rank ", set_up.rank, " waited ", to_text(set_up.timeout),
+      " for the job's store (", topic,
+      "): rank 0, or torchrun's agent, serves it and does not answer. Is it stopped?");
+  return std::move(*texts);
 }
 
 }  // namespace fsdp::comm::detail

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/host.hpp"
 #include "fsdp/base/error.hpp"
@@ -34,22 +35,6 @@ at::Tensor view(Element* data, std::size_t count) {
   return at::from_blob(data, {static_cast<std::int64_t>(count * sizeof(Element))},
                        at::TensorOptions(at::kByte));
 }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int value) : value_(value) {}
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor() {
-    if (value_ >= 0) {
-      ::close(value_);
-    }
-  }
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
 
 bool on_one_host(Communicator& communicator, const Label& label) {
   Record mine = to_record(host_identity());
@@ -89,13 +74,13 @@ at::Tensor map_shared_file(Communicator& communicator, std::int64_t bytes, const
   }
   const auto mapped_bytes = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
   const bool is_owner = communicator.rank() == 0;
-  const FileDescriptor owned(is_owner ? make_file(mapped_bytes) : -1);
+  const base::Descriptor owned(is_owner ? make_file(mapped_bytes) : -1);
   Record path{};
   if (owned.get() >= 0) {
     path = to_record("/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(owned.get()));
   }
   communicator.broadcast(view(&path, 1), 0, label)->wait();
-  const FileDescriptor opened(is_owner ? -1 : ::open(path.data(), O_RDWR | O_CLOEXEC));
+  const base::Descriptor opened(is_owner ? -1 : ::open(path.data(), O_RDWR | O_CLOEXEC));
   std::shared_ptr<void> memory = map_file(is_owner ? owned.get() : opened.get(), mapped_bytes);
 
   // Also what keeps the owner's file open until all have opened it.
