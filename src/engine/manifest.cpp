@@ -23,6 +23,8 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "alignment of slices " << options.align_bytes << " bytes\n"
        << "option prefetch is " << options.prefetch << "\n"
        << "option extra_slots is " << options.extra_slots << "\n"
+       << "option strategy is " << to_string(options.strategy) << "\n"
+       << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"
        << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n";
@@ -32,7 +34,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
            << c10::IntArrayRef(parameter.sizes) << ", strides "
            << c10::IntArrayRef(parameter.strides) << ", " << c10::toString(unit.dtype)
            << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
-           << "\"" << (unit.is_optional ? ", optional" : "") << "\n";
+           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "") << "\n";
     }
   }
   text << "end of the parameters\n";
