@@ -93,6 +93,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void together(Action action);
   void fence();
   void hand_out_gradients();
+  void drop_gradients();
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
   void free(const schedule::Action& action);

@@ -53,7 +53,7 @@ void Engine::recover_from_dead_backward() {
       unit.has_secondary = false;
     }
     execute(schedule_->abort_backward());
-    sink_->drop_collected();
+    drop_gradients();
   }
 }
 

@@ -75,6 +75,10 @@ void Engine::hand_out_gradients() {
   is_read_since_fence_ = false;  // all ranks have come to the end of this backward
 }
 
+void Engine::drop_gradients() {
+  together([&] { sink_->drop_collected(); });
+}
+
 void Engine::renew_slice(int index) {
   Unit& unit = at(index);
   const Refreshed refreshed = refresh_slice(unit, index);

@@ -146,9 +146,17 @@ Groups Engine::groups_of_mesh() const {
   const bool needs_mesh = options_.strategy == Strategy::kHybrid ||
                           options_.strategy == Strategy::kHybridOptimizer ||
                           options_.strategy == Strategy::kSecondaryShard;
-  FSDP_CHECK(!needs_mesh, ErrorCode::kInvalidArgument, "[fully_shard] the strategy ",
-             to_string(options_.strategy), " needs Options::mesh, which says who is whose replica");
-  return {};
+  const std::optional<DeviceMesh>& mesh = options_.mesh;
+  FSDP_CHECK(mesh.has_value() == needs_mesh, ErrorCode::kInvalidArgument,
+             "[fully_shard] the strategy ", to_string(options_.strategy),
+             needs_mesh ? " needs Options::mesh, which says who is whose replica"
+                        : " has no use for Options::mesh: take a hybrid strategy, or leave it out");
+  if (!needs_mesh) {
+    return {};
+  }
+  FSDP_CHECK(&mesh->world().communicator() == &communicator_, ErrorCode::kInvalidArgument,
+             "[fully_shard] Options::mesh is of another world than the one that is sharded over");
+  return {.shard = &mesh->shard().communicator(), .replicate = &mesh->replicate().communicator()};
 }
 
 void Engine::make_stores() {

@@ -112,14 +112,15 @@ void GradSink::make_buffers() {
   for (int bundle : config_.own_buffers) {
     allocate(places_.bytes[static_cast<std::size_t>(bundle)]);
   }
-  std::int64_t partial_bytes = 0;
-  for (const Unit& unit : units_) {
-    if (has_both_stages(unit) && unit.flat_grad_shard.defined()) {
-      partial_bytes = std::max(partial_bytes, unit.slice_numel() * unit.itemsize());
-    }
+  partial_places_ = place(units_, bundles_, [](const Unit& unit) {
+    const bool has_partial = has_both_stages(unit) && unit.flat_grad_shard.defined();
+    return has_partial ? unit.slice_numel() * unit.itemsize() : 0;
+  });
+  const std::int64_t partial_bytes = partial_places_.largest([](int) { return true; });
+  for (at::Tensor& buffer : partial_buffers_) {
+    buffer = at::empty({partial_bytes}, at::TensorOptions(at::kByte).device(device));
+    enter(memory::Kind::kReduceBuffers, partial_bytes);
   }
-  partial_buffer_ = at::empty({partial_bytes}, at::TensorOptions(at::kByte).device(device));
-  enter(memory::Kind::kReduceBuffers, partial_bytes);
 }
 
 /// What the transports need beyond that, by group of ranks.
@@ -150,7 +151,7 @@ void GradSink::reserve_staging() {
     reserve(group, bytes, in_flight);
   }
   for (const auto& [group, bytes] : outer) {
-    reserve(group, bytes, 1);
+    reserve(group, bytes, in_flight);
   }
 }
 
@@ -194,7 +195,10 @@ at::Tensor GradSink::buffer_view(int unit, int buffer) const {
 
 at::Tensor GradSink::partial_view(int unit) const {
   const at::Tensor& own = partials_[static_cast<std::size_t>(unit)];
-  return own.defined() ? own : view(partial_buffer_, 0, at(unit).slice_numel(), at(unit).dtype);
+  return own.defined() ? own
+                       : view(partial_buffers_[next_partial_],
+                              partial_places_.offset[static_cast<std::size_t>(unit)],
+                              at(unit).slice_numel(), at(unit).dtype);
 }
 
 at::Tensor GradSink::spare_memory(int unit) const {
@@ -305,9 +309,6 @@ bool GradSink::prepare_shard(Unit& unit) {
 void GradSink::start_inner(int unit, const at::Tensor& flat) {
   Unit& of = at(unit);
   const auto index = static_cast<std::size_t>(unit);
-  if (of.placement.shard == nullptr) {
-    return;
-  }
   const comm::Label label{unit, of.name};
   if (has_both_stages(of)) {
     works_[index] = of.placement.shard->reduce_scatter(
@@ -323,47 +324,74 @@ void GradSink::start_inner(int unit, const at::Tensor& flat) {
 }
 
 /// `src`: what this rank has of the slices that the replicas have in common, [slice_numel].
-void GradSink::reduce_outer(int unit, const at::Tensor& src) {
+std::unique_ptr<comm::Work> GradSink::start_outer(int unit, const at::Tensor& src) {
   Unit& of = at(unit);
-  comm::Communicator& replicas = *of.placement.replicate;
   const bool has_grad = prepare_shard(of);
-  const bool gathers_back = !of.placement.is_refreshed();
-  const std::int64_t numel = of.layout->shard_numel();
-  const at::Tensor dst = gathers_back
-                             ? of.flat_grad_shard.narrow(0, numel * replicas.rank(), numel)
-                             : of.flat_grad_shard;
-  const comm::Label label{unit, "replicas of " + of.name};
-  replicas
-      .reduce_scatter(dst, src, {.divisor = divisor_, .accumulate = has_grad}, label)
-      ->wait();
   const std::int64_t bytes = of.logical_numel(of.placement.give) *
                              static_cast<std::int64_t>(src.element_size());
-  counters_.replica_bytes += gathers_back ? 2 * bytes : bytes;
+  counters_.replica_bytes += of.placement.is_refreshed() ? bytes : 2 * bytes;
   ++counters_.replica_reductions;
-  if (gathers_back) {
-    replicas.all_gather(of.flat_grad_shard, dst, label)->wait();
+  return of.placement.replicate->reduce_scatter(answered_grad(of), src,
+                                                {.divisor = divisor_, .accumulate = has_grad},
+                                                {unit, "replicas of " + of.name});
+}
+
+/// Where the sums of this rank's sub-slice go.
+at::Tensor GradSink::answered_grad(const Unit& unit) {
+  const std::int64_t numel = unit.layout->shard_numel();
+  const Placement& placement = unit.placement;
+  return unit.flat_grad_shard.narrow(0, (placement.answers_for - placement.own.first) * numel,
+                                     numel);
+}
+
+/// Ends what is under way over the replicas; sums that all of them need are gathered next.
+void GradSink::advance_outer() {
+  std::vector<Outer> under_way = std::exchange(outer_, {});
+  for (Outer& outer : under_way) {
+    outer.work->wait();
+    const Unit& unit = at(outer.unit);
+    if (!outer.is_gathering && !unit.placement.is_refreshed()) {
+      outer_.push_back({.unit = outer.unit,
+                        .work = unit.placement.replicate->all_gather(
+                            unit.flat_grad_shard, answered_grad(unit),
+                            {outer.unit, "sums of the replicas of " + unit.name}),
+                        .is_gathering = true});
+    }
   }
 }
 
 void GradSink::start_reduce(int bundle, int buffer) {
   for (int unit : bundles_.members(bundle)) {
-    if (at(unit).trains) {
-      at::Tensor flat = buffer_view(unit, buffer);
-      complete(unit, flat);
+    Unit& of = at(unit);
+    if (!of.trains) {
+      continue;
+    }
+    at::Tensor flat = buffer_view(unit, buffer);
+    complete(unit, flat);
+    if (of.placement.shard != nullptr) {
       start_inner(unit, flat);
+    } else {
+      works_[static_cast<std::size_t>(unit)] = start_outer(unit, flat);
     }
   }
 }
 
 void GradSink::wait_reduce(int bundle) {
-  const int buffer = std::exchange(buffer_of_[static_cast<std::size_t>(bundle)], -1);
+  buffer_of_[static_cast<std::size_t>(bundle)] = -1;
+  advance_outer();
   for (int unit : bundles_.members(bundle)) {
     const auto index = static_cast<std::size_t>(unit);
-    if (auto work = std::exchange(works_[index], nullptr)) {
-      work->wait();
-    }
+    auto work = std::exchange(works_[index], nullptr);
     const Placement& placement = at(unit).placement;
-    if (!at(unit).trains || placement.replicate == nullptr) {
+    if (work == nullptr) {
+      continue;
+    }
+    if (placement.shard == nullptr) {
+      outer_.push_back({.unit = unit, .work = std::move(work)});
+      continue;
+    }
+    work->wait();
+    if (placement.replicate == nullptr) {
       continue;
     }
     if (sync_ == GradientSync::kDeferReplicate) {
@@ -371,12 +399,21 @@ void GradSink::wait_reduce(int bundle) {
       has_deferred_ = true;
       continue;
     }
-    reduce_outer(unit, placement.shard != nullptr ? partial_view(unit) : buffer_view(unit, buffer));
+    outer_.push_back({.unit = unit, .work = start_outer(unit, partial_view(unit))});
     has_partial_[index] = 0;
   }
+  // The reduce buffer is given back: what was read from it must have ended.
+  const bool reads_buffer = at(bundles_.members(bundle).front()).placement.shard == nullptr;
+  if (reads_buffer) {
+    advance_outer();
+  }
+  next_partial_ = 1 - next_partial_;
 }
 
 void GradSink::hand_out() {
+  while (!outer_.empty()) {
+    advance_outer();
+  }
   presence_.agree(units_, divisor_);
   has_deferred_ = false;
   for (Unit& unit : units_) {
@@ -391,6 +428,9 @@ void GradSink::hand_out() {
 }
 
 void GradSink::drop_collected() {
+  while (!outer_.empty()) {
+    advance_outer();
+  }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.fired = 0;
@@ -412,6 +452,7 @@ void GradSink::zero() {
 
 void GradSink::start_over() {
   zero();
+  outer_.clear();
   std::ranges::fill(buffer_of_, -1);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     works_[unit].reset();

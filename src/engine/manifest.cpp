@@ -24,6 +24,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "option prefetch is " << options.prefetch << "\n"
        << "option extra_slots is " << options.extra_slots << "\n"
        << "option strategy is " << to_string(options.strategy) << "\n"
+       << "option mesh is " << (options.mesh ? options.mesh->describe() : "none") << "\n"
        << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "fsdp/comm/mesh.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/engine/strategy.hpp"
 #include "fsdp/engine/units.hpp"
@@ -50,6 +52,8 @@ struct Options {
   Units units = {};
   /// How units are spread over the ranks.
   Strategy strategy = Strategy::kFullShard;
+  /// Who is whose replica; for the strategies that need to know it, and no others.
+  std::optional<DeviceMesh> mesh = {};
   /// Units that stay gathered from forward to the end of backward, as all do with kShardGrad; the
   /// root is asked for as "". Each takes a slot of its own and saves a gather a step.
   Units keep_gathered = {};
@@ -278,7 +282,8 @@ class Sharded {
 /// unit by unit
 /// @throws Error kInvalidArgument when the module has no parameters, when they lie on several
 /// devices, when something outside the module holds a weight's memory, when one has a gradient,
-/// is sharded already or is no leaf, when an Embedding has max_norm, when a weight was assigned to
+/// is sharded already or is no leaf, when the strategy has no mesh and needs one, or the reverse, or
+/// the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
 /// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
 /// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that is not strided or is complex and trains, or for
 /// Store::kAliased where ranks share no memory; kMismatch, on all ranks, naming the first parameter
