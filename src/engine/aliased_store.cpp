@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
+#include "engine/gather_slice.hpp"
 #include "engine/weight_store.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -25,12 +27,13 @@ class AliasedStore : public WeightStore {
   ~AliasedStore() override {
     works_.clear();
     ledger_.remove(memory::Kind::kShards, shard_bytes_);
+    ledger_.remove(memory::Kind::kLowPrecision, cast_bytes_);
   }
 
   void make_shards(std::vector<Unit>& units) override {
     std::int64_t bytes = 0;
     for (const Unit& unit : units) {
-      bytes += align_up(unit.padded_bytes());
+      bytes += align_up(unit.gathered_bytes());
     }
     memory_ = communicator_.shared_memory(bytes, {.name = "shared weights"});
     FSDP_CHECK(memory_.defined(), ErrorCode::kUnsupported,
@@ -40,16 +43,30 @@ class AliasedStore : public WeightStore {
     char* next = static_cast<char*>(memory_.data_ptr());
     for (Unit& unit : units) {
       addresses_.push_back(next);
-      unit.flat_shard = at::from_blob(next + unit.shard_bytes() * communicator_.rank(),
-                                      {unit.layout->shard_numel()}, unit.dtype);
+      const std::int64_t numel = unit.layout->shard_numel();
+      const std::int64_t bytes_of_slice = numel * Unit::itemsize_of(unit.param_dtype);
+      const at::Tensor slice =
+          at::from_blob(next + bytes_of_slice * communicator_.rank(), {numel}, unit.param_dtype);
+      if (unit.is_cast()) {
+        // The shard is this rank's alone; what is shared is its copy.
+        unit.flat_shard = at::zeros({numel}, unit.dtype);
+        slices_.emplace_back(slice);
+        cast_bytes_ += bytes_of_slice;
+      } else {
+        unit.flat_shard = slice;
+        slices_.emplace_back();
+      }
       shard_bytes_ += unit.shard_bytes();
-      next += align_up(unit.padded_bytes());
+      next += align_up(unit.gathered_bytes());
     }
     ledger_.add(memory::Kind::kShards, shard_bytes_);
+    ledger_.add(memory::Kind::kLowPrecision, cast_bytes_);
     works_.resize(units.size());
   }
 
   void start(const Unit& unit, int index, int /*slot*/) override {
+    // See NOTE [when a slice of shared weights may be written].
+    casts_ += slices_[static_cast<std::size_t>(index)].renew(unit) ? 1 : 0;
     works_[static_cast<std::size_t>(index)] = communicator_.agree({index, unit.name});
   }
 
@@ -76,9 +93,11 @@ class AliasedStore : public WeightStore {
   comm::Communicator& communicator_;
   memory::Ledger& ledger_;
   at::Tensor memory_;
+  std::vector<GatherSlice> slices_;
   std::vector<void*> addresses_;
   std::vector<std::unique_ptr<comm::Work>> works_;
   std::int64_t shard_bytes_ = 0;
+  std::int64_t cast_bytes_ = 0;
 };
 
 }  // namespace

@@ -23,6 +23,10 @@ using schedule::ActionKind;
 //                    shard asks for an agreement. See Engine::shard_written().
 //   next read        the agreement that stands for a unit's gather: a rank joins it after its own
 //                    optimizer's step.
+//
+// Where operators take another type than the shards have, what is shared is a copy. It is written
+// just before that agreement, when the shard has changed, hence after the fence that came before
+// the change; a unit whose shard has changed is read by nobody in between, see Engine::refresh().
 
 void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
   // Gloo's threads inherit thread-local state, and our own copies need no touch.
@@ -40,8 +44,8 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
           emit(trace::EventKind::kReduceStart, action.unit, action.slot);
           sink_->start_reduce(action.unit, action.slot);
           ++counters_.reduce_scatters;
-          counters_.reduce_bytes += unit.logical_bytes();
-          counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
+          counters_.reduce_bytes += unit.layout->total_numel() * Unit::itemsize_of(unit.reduce_dtype);
+          counters_.padding_bytes += unit.padding() * Unit::itemsize_of(unit.reduce_dtype);
           break;
         }
         case ActionKind::kWaitReduce:
@@ -68,14 +72,14 @@ void Engine::execute(const std::vector<Action>& actions, bool keeps_gradients) {
 void Engine::start_gather(const Action& action) {
   const Unit& unit = at(action.unit);
   store_->start(unit, action.unit, action.slot);
-  count_gather(unit);
+  count_gather(unit, unit.param_dtype);
   emit_bytes(trace::EventKind::kGatherStart, action.unit, action.slot);
 }
 
-void Engine::count_gather(const Unit& unit) {
+void Engine::count_gather(const Unit& unit, at::ScalarType dtype) {
   ++counters_.gathers;
-  counters_.gather_bytes += unit.logical_bytes();
-  counters_.padding_bytes += unit.padded_bytes() - unit.logical_bytes();
+  counters_.gather_bytes += unit.layout->total_numel() * Unit::itemsize_of(dtype);
+  counters_.padding_bytes += unit.padding() * Unit::itemsize_of(dtype);
 }
 
 void Engine::wait_gather(const Action& action) {
@@ -103,7 +107,7 @@ void Engine::emit_bytes(trace::EventKind kind, int unit, int slot) {
   if (options_.observer) {
     options_.observer({kind, unit, slot,
                        std::chrono::steady_clock::now().time_since_epoch().count(),
-                       store_->address(unit, slot), at(unit).padded_bytes()});
+                       store_->address(unit, slot), at(unit).gathered_bytes()});
   }
 }
 

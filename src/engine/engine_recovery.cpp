@@ -64,6 +64,7 @@ void Engine::start_over() {
   store_->drop_works();
   sink_->start_over();
   for (Unit& unit : units_) {
+    hide_whole(unit);
     unit.remove();
     unit.was_in_forward = false;
     for (Parameter& parameter : unit.parameters) {

@@ -58,7 +58,8 @@ Engine::Engine(Partition partition, const World& world, Options options)
       options_(std::move(options)),
       root_(partition.root),
       units_(std::move(partition.units)),
-      buffers_(std::move(partition.buffers)) {}
+      buffers_(std::move(partition.buffers)),
+      low_buffers_(std::move(partition.low_buffers)) {}
 
 void Engine::set_up() {
   c10::NoGradGuard no_grad;
@@ -74,7 +75,10 @@ void Engine::set_up() {
       parameter.strides = dense_strides(parameter.tensor);
       numels.push_back(parameter.numel);
     }
-    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / unit.itemsize());
+    const std::int64_t smallest =
+        std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
+                  Unit::itemsize_of(unit.reduce_dtype)});
+    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
     unit.layout = std::make_unique<layout::UnitLayout>(std::move(numels), world_.size(), align);
   }
   agree_on_manifest(communicator_, units_, options_);
@@ -105,7 +109,7 @@ void Engine::set_up() {
   store_->make_shards(units_);
   sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
   const std::int64_t staging =
-      communicator_.reserve_staging(largest_padded_bytes(units_, /*except=*/-1), 1);
+      communicator_.reserve_staging(largest_of(units_, &Unit::reduced_bytes, /*except=*/-1), 1);
   ledger_.add(memory::Kind::kStaging, staging);
 
   for (int unit = 0; unit < count; ++unit) {
@@ -122,9 +126,19 @@ void Engine::set_up() {
     }
   }
 
+  cast_buffers();
   generation_ = communicator_.generation();
   promise_ = ledger_.live();
   promise_[memory::Kind::kMoments] = promise_[memory::Kind::kShards] * options_.moments;
+}
+
+void Engine::cast_buffers() {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (low_buffers_[i]) {
+      cast_buffers_.emplace_back(buffers_[i].buffer, *options_.precision.buffers);
+      buffers_[i].buffer = cast_buffers_.back().saved();
+    }
+  }
 }
 
 void Engine::make_schedule() {
@@ -142,7 +156,7 @@ void Engine::make_views(int index) {
   Unit& unit = at(index);
   const int rank = communicator_.rank();
   // A reduce buffer serves as the place where the unit is whole once more.
-  at::Tensor whole = sink_->spare_view(index);
+  at::Tensor whole = sink_->spare_memory(index);
   whole.zero_();
   const bool own_values = options_.initial_weights == InitialWeights::kCheckEqual || rank == 0;
   for (int i = 0; own_values && i < unit.layout->parameters(); ++i) {
@@ -154,6 +168,7 @@ void Engine::make_views(int index) {
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     communicator_.broadcast(whole, 0, {index, unit.name})->wait();
   }
+  const at::Tensor like = at::empty({0}, at::TensorOptions(unit.param_dtype).device(unit.device));
   const std::int64_t shard_numel = unit.layout->shard_numel();
   unit.flat_shard.copy_(whole.narrow(0, shard_numel * rank, shard_numel));
 
@@ -170,7 +185,7 @@ void Engine::make_views(int index) {
         unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)
             .detach();
 
-    const std::int64_t bytes = parameter.numel * unit.itemsize();
+    const std::int64_t bytes = parameter.numel * Unit::itemsize_of(unit.param_dtype);
     parameter.storage =
         std::make_unique<FlatStorage>(bytes, unit.device, freed_message(parameter, unit.name));
     parameter.grad_guard_storage = std::make_unique<FlatStorage>(
@@ -179,7 +194,6 @@ void Engine::make_views(int index) {
     register_storage(parameter.storage->key(), weak_from_this(), index, i, StorageRole::kWeight);
     register_storage(parameter.grad_guard_storage->key(), weak_from_this(), index, i,
                      StorageRole::kGradGuard);
-    const at::Tensor like = parameter.tensor.detach();
     parameter.grad_guard =
         parameter.grad_guard_storage->tagged_view(like, parameter.sizes, parameter.strides);
     parameter.tensor.set_data(
@@ -227,69 +241,6 @@ void Engine::print_promise() {
     std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
                  units_.size(), world_.size(), memory::format(promise_).c_str());
   }
-}
-
-// --- full parameters -------------------------------------------------------------------------
-
-std::uint64_t Engine::begin_full(bool writeback) {
-  std::lock_guard lock(mutex_);
-  c10::NoGradGuard no_grad;
-  check_usable();
-  recover_from_dead_backward();
-  FSDP_CHECK(!is_backward_open_, ErrorCode::kInvalidArgument,
-             "[full_parameters] a backward is under way");
-  if (full_depth_ > 0) {
-    FSDP_CHECK(!writeback || full_writeback_, ErrorCode::kInvalidArgument,
-               "[full_parameters] a scope with writeback inside one without it");
-    ++full_depth_;
-    return full_scope_;
-  }
-  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  execute(schedule_->reshard());
-  try {
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      Unit& unit = units_[i];
-      at::Tensor whole = at::empty({unit.layout->padded_numel()},
-                                   at::TensorOptions(unit.dtype).device(unit.device));
-      ledger_.add(memory::Kind::kFullScope, unit.padded_bytes());
-      full_bytes_ += unit.padded_bytes();
-      // A name of its own, lest it pass for the same unit's gather in a peer's forward.
-      communicator_.all_gather(whole, unit.flat_shard, {.name = "full_parameters: " + unit.name})
-          ->wait();
-      count_gather(unit);
-      schedule_->hold(static_cast<int>(i));
-      unit.install(whole.data_ptr());
-      full_buffers_.push_back(std::move(whole));
-    }
-  } catch (...) {
-    record_failure();
-    std::rethrow_exception(failure_);
-  }
-  full_writeback_ = writeback;
-  full_depth_ = 1;
-  return ++full_scope_;
-}
-
-void Engine::end_full(std::uint64_t scope) noexcept {
-  std::lock_guard lock(mutex_);
-  const bool is_over = full_depth_ == 0 || scope != full_scope_ || is_stale();
-  if (is_over || failure_ != nullptr || --full_depth_ > 0) {
-    return;
-  }
-  c10::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    Unit& unit = units_[i];
-    if (full_writeback_) {
-      const std::int64_t numel = unit.layout->shard_numel();
-      unit.flat_shard.copy_(full_buffers_[i].narrow(0, numel * communicator_.rank(), numel));
-    }
-    unit.remove();
-    schedule_->unhold(static_cast<int>(i));
-  }
-  full_buffers_.clear();
-  ledger_.remove(memory::Kind::kFullScope, std::exchange(full_bytes_, 0));
-  full_writeback_ = false;
 }
 
 }  // namespace fsdp::engine

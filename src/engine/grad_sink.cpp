@@ -28,10 +28,10 @@ GradSink::GradSink(comm::Communicator& communicator, memory::Ledger& ledger,
   };
   const bool root_has_own = root >= 0 && units.size() > 1;
   for (int buffer = 0; buffer < buffers; ++buffer) {
-    allocate(largest_padded_bytes(units, root_has_own ? root : -1));
+    allocate(largest_of(units, &Unit::reduced_bytes, root_has_own ? root : -1));
   }
   if (root_has_own) {
-    allocate(units[static_cast<std::size_t>(root)].padded_bytes());
+    allocate(units[static_cast<std::size_t>(root)].reduced_bytes());
   }
   ledger_.add(memory::Kind::kReduceBuffers, buffer_bytes_);
   for (Unit& unit : units) {
@@ -51,18 +51,20 @@ GradSink::~GradSink() {
 at::Tensor GradSink::buffer_view(int unit, int buffer) const {
   const Unit& of = units_[static_cast<std::size_t>(unit)];
   const at::Tensor& bytes = buffers_[static_cast<std::size_t>(buffer)];
-  FSDP_ASSERT(bytes.numel() >= of.padded_bytes(), "reduce buffer ", buffer, " is too small");
+  FSDP_ASSERT(bytes.numel() >= of.reduced_bytes(), "reduce buffer ", buffer, " is too small");
   return at::from_blob(bytes.data_ptr(), {of.layout->padded_numel()},
-                       at::TensorOptions(of.dtype).device(of.device));
+                       at::TensorOptions(of.reduce_dtype).device(of.device));
 }
 
-at::Tensor GradSink::spare_view(int unit) const {
-  const std::int64_t bytes = units_[static_cast<std::size_t>(unit)].padded_bytes();
-  int buffer = 0;
-  while (buffers_[static_cast<std::size_t>(buffer)].numel() < bytes) {
-    ++buffer;
+at::Tensor GradSink::spare_memory(int unit) const {
+  const Unit& of = units_[static_cast<std::size_t>(unit)];
+  const at::TensorOptions options = at::TensorOptions(of.dtype).device(of.device);
+  for (const at::Tensor& buffer : buffers_) {
+    if (buffer.numel() >= of.whole_bytes()) {
+      return at::from_blob(buffer.data_ptr(), {of.layout->padded_numel()}, options);
+    }
   }
-  return buffer_view(unit, buffer);
+  return at::empty({of.layout->padded_numel()}, options);
 }
 
 void GradSink::open(int unit, int buffer) {

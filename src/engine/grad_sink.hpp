@@ -38,8 +38,9 @@ class GradSink {
   /// Forgets all gradients, also those on their way: their collectives are void.
   void start_over();
 
-  /// Memory of the sink's in which `unit` fits, to use before training: [padded_numel].
-  at::Tensor spare_view(int unit) const;
+  /// Memory in which `unit` is whole in its shards' type, to use before training: [padded_numel].
+  /// The sink's own where that is large enough.
+  at::Tensor spare_memory(int unit) const;
 
  private:
   /// What `unit` collects in when it has buffer `buffer`: [padded_numel].

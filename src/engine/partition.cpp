@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "engine/layer_members.hpp"
+#include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -190,10 +191,45 @@ void mark_optional(Partition& partition, const Tree& tree, const Units& optional
   }
 }
 
-/// Groups the parameters by owner and dtype, in the module's order.
+/// Modules inside of which MixedPrecision leaves everything as it is.
+std::set<std::string> full_precision_modules(const Tree& tree, const Units& policy) {
+  std::set<std::string> claimed;
+  for (const Tree::Node& node : tree.modules) {
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      numel += is_inside(name, node.name) ? tensor.numel() : 0;
+    }
+    if (policy.claims({.name = node.name, .module = node.module, .numel = numel})) {
+      claimed.insert(node.name);
+    }
+  }
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound,
+               "[fully_shard] precision.full_precision lists \"", name,
+               "\", but no module is called so");
+  }
+  return claimed;
+}
+
+bool is_in_any(const std::string& path, const std::set<std::string>& modules) {
+  return std::ranges::any_of(modules, [&](const auto& of) { return is_inside(path, of); });
+}
+
+/// What mixed precision does to the operators that take a unit's weights.
+void set_casts(Unit& unit, const MixedPrecision& precision) {
+  if (c10::isFloatingType(unit.param_dtype)) {
+    unit.casts_operands = precision.param.has_value();
+    unit.result_dtype = precision.output;
+  }
+}
+
+/// Groups the parameters by owner and types, in the module's order.
 Partition group(const Tree& tree, const Options& options) {
   check_parameters(tree);
   check_aliases(tree);
+  check_precision(options.precision);
+  const std::set<std::string> full =
+      full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
   std::vector<std::string> owners = {""};
   for (const Tree::Node& node : tree.modules) {
@@ -201,9 +237,9 @@ Partition group(const Tree& tree, const Options& options) {
       owners.push_back(node.name);
     }
   }
-  std::map<std::pair<std::string, at::ScalarType>, std::vector<Parameter>> groups;
+  std::map<std::pair<std::string, Types>, std::vector<Parameter>> groups;
   std::unordered_map<const c10::TensorImpl*, Parameter*> first_names;
-  std::map<std::string, std::vector<at::ScalarType>> dtypes;
+  std::map<std::string, std::vector<Types>> types_of_owner;
   int order = 0;
   for (const auto& [name, tensor] : tree.parameters) {
     if (auto known = first_names.find(tensor.unsafeGetTensorImpl()); known != first_names.end()) {
@@ -211,11 +247,12 @@ Partition group(const Tree& tree, const Options& options) {
       continue;
     }
     const std::string owner = owner_of(parent_of(name), claimed);
-    auto& of_owner = dtypes[owner];
-    if (std::find(of_owner.begin(), of_owner.end(), tensor.scalar_type()) == of_owner.end()) {
-      of_owner.push_back(tensor.scalar_type());
+    const Types types = types_of(tensor, is_in_any(name, full), options.precision);
+    auto& of_owner = types_of_owner[owner];
+    if (std::find(of_owner.begin(), of_owner.end(), types) == of_owner.end()) {
+      of_owner.push_back(types);
     }
-    auto& members = groups[{owner, tensor.scalar_type()}];
+    auto& members = groups[{owner, types}];
     members.reserve(tree.parameters.size());  // pointers to members must stay
     Parameter parameter;
     parameter.name = name;
@@ -229,16 +266,23 @@ Partition group(const Tree& tree, const Options& options) {
   }
   Partition result;
   result.buffers = tree.buffers;
+  for (const auto& [name, buffer] : tree.buffers) {
+    result.low_buffers.push_back(options.precision.buffers.has_value() &&
+                                 buffer.is_floating_point() && !is_in_any(name, full));
+  }
   for (const std::string& owner : owners) {
-    for (at::ScalarType dtype : dtypes[owner]) {
+    for (const Types& types : types_of_owner[owner]) {
       Unit unit;
       unit.name = owner.empty() ? kRootName : owner;
       unit.module = owner;
-      if (dtypes[owner].size() > 1) {
-        unit.name += std::string(" ") + c10::toString(dtype);
+      if (types_of_owner[owner].size() > 1) {
+        unit.name += " " + describe(types);
       }
-      unit.dtype = dtype;
-      unit.parameters = std::move(groups[{owner, dtype}]);
+      unit.dtype = types.shard;
+      unit.param_dtype = types.param;
+      unit.reduce_dtype = types.reduce;
+      set_casts(unit, options.precision);
+      unit.parameters = std::move(groups[{owner, types}]);
       unit.device = unit.parameters.front().tensor.device();
       if (owner.empty() && result.root < 0) {
         result.root = static_cast<int>(result.units.size());

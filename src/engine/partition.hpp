@@ -24,6 +24,8 @@ struct Partition {
   int root = -1;
   /// The module's buffers, for the initial broadcast.
   std::vector<NamedBuffer> buffers;
+  /// Which of them MixedPrecision::buffers casts.
+  std::vector<bool> low_buffers;
 };
 
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not

@@ -167,6 +167,7 @@ std::vector<UnitInfo> Sharded::units() const {
                      .numel = unit.layout->total_numel(),
                      .padded_numel = unit.layout->padded_numel(),
                      .itemsize = unit.itemsize(),
+                     .gathered_itemsize = engine::Unit::itemsize_of(unit.param_dtype),
                      .parameters = unit.layout->parameters(),
                      .is_unsharded = engine_->is_unsharded(static_cast<int>(infos.size()))});
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/gather_slice.hpp"
 #include "engine/weight_store.hpp"
 
 namespace fsdp::engine {
@@ -21,6 +22,7 @@ class SlotStore : public WeightStore {
     works_.clear();
     ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
     ledger_.remove(memory::Kind::kShards, shard_bytes_);
+    ledger_.remove(memory::Kind::kLowPrecision, cast_bytes_);
   }
 
   void make_shards(std::vector<Unit>& units) override {
@@ -28,18 +30,26 @@ class SlotStore : public WeightStore {
       unit.flat_shard = at::zeros({unit.layout->shard_numel()},
                                   at::TensorOptions(unit.dtype).device(unit.device));
       shard_bytes_ += unit.shard_bytes();
+      at::Tensor copy;
+      if (unit.is_cast()) {
+        copy = at::empty({unit.layout->shard_numel()},
+                         at::TensorOptions(unit.param_dtype).device(unit.device));
+        cast_bytes_ += static_cast<std::int64_t>(copy.nbytes());
+      }
+      slices_.emplace_back(std::move(copy));
     }
     ledger_.add(memory::Kind::kShards, shard_bytes_);
+    ledger_.add(memory::Kind::kLowPrecision, cast_bytes_);
     const c10::Device device = units.front().device;
     const auto allocate = [&](std::int64_t bytes) {
       slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
       slot_bytes_ += bytes;
     };
     for (int slot = 0; slot < config_.slots; ++slot) {
-      allocate(largest_padded_bytes(units, config_.kept_unit));
+      allocate(largest_of(units, &Unit::gathered_bytes, config_.kept_unit));
     }
     if (config_.kept_unit >= 0) {
-      allocate(units[static_cast<std::size_t>(config_.kept_unit)].padded_bytes());
+      allocate(units[static_cast<std::size_t>(config_.kept_unit)].gathered_bytes());
     }
     ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
     works_.resize(units.size());
@@ -47,9 +57,9 @@ class SlotStore : public WeightStore {
     for (std::size_t i = 0; i < units.size(); ++i) {
       std::vector<at::Tensor>& views = views_.emplace_back();
       for (at::Tensor& slot : slots_) {
-        const bool fits = slot.numel() >= units[i].padded_bytes();
+        const bool fits = slot.numel() >= units[i].gathered_bytes();
         views.push_back(fits ? at::from_blob(slot.data_ptr(), {units[i].layout->padded_numel()},
-                                             at::TensorOptions(units[i].dtype).device(device))
+                                             at::TensorOptions(units[i].param_dtype).device(device))
                              : at::Tensor());
       }
     }
@@ -57,8 +67,9 @@ class SlotStore : public WeightStore {
 
   void start(const Unit& unit, int index, int slot) override {
     const auto i = static_cast<std::size_t>(index);
-    works_[i] = communicator_.all_gather(views_[i][static_cast<std::size_t>(slot)], unit.flat_shard,
-                                         {index, unit.name});
+    casts_ += slices_[i].renew(unit) ? 1 : 0;
+    works_[i] = communicator_.all_gather(views_[i][static_cast<std::size_t>(slot)],
+                                         slices_[i].values(unit), {index, unit.name});
   }
 
   void wait(int index) override {
@@ -67,9 +78,9 @@ class SlotStore : public WeightStore {
   }
 
   void release(const Unit& unit, int index, int slot, bool poison) override {
-    if (poison && unit.device.is_cpu() && unit.padded_bytes() > 0) {
+    if (poison && unit.device.is_cpu() && unit.gathered_bytes() > 0) {
       // Every dtype's all-ones pattern is NaN for floats and -1 for integers.
-      std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.padded_bytes()));
+      std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.gathered_bytes()));
     }
   }
 
@@ -89,10 +100,12 @@ class SlotStore : public WeightStore {
   comm::Communicator& communicator_;
   memory::Ledger& ledger_;
   StoreConfig config_;
+  std::vector<GatherSlice> slices_;
   std::vector<at::Tensor> slots_;
   std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
   std::vector<std::unique_ptr<comm::Work>> works_;
   std::int64_t shard_bytes_ = 0;
+  std::int64_t cast_bytes_ = 0;
   std::int64_t slot_bytes_ = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Parameter {
   std::vector<std::int64_t> strides;
   std::int64_t numel = 0;
   std::unique_ptr<FlatStorage> storage;
+  std::unique_ptr<FlatStorage> whole_storage;  ///< in full_parameters(), of a unit that is cast
   std::unique_ptr<FlatStorage> grad_guard_storage;
   at::Tensor grad_guard;     ///< stands in the module tensor's grad; any use throws
   at::Tensor shard;          ///< 1-D view of the unit's flat shard: what optimizers see
@@ -40,8 +42,12 @@ struct Unit {
   std::string module;  ///< path of the module that it is, "" for the root
   std::vector<Parameter> parameters;
   std::unique_ptr<layout::UnitLayout> layout;
-  bool is_optional = false;  ///< Options::optional
-  at::ScalarType dtype = at::kFloat;
+  bool is_optional = false;      ///< Options::optional
+  bool casts_operands = false;   ///< what comes with its weights is cast to their type
+  std::optional<at::ScalarType> result_dtype;  ///< what comes out is cast to this
+  at::ScalarType dtype = at::kFloat;         ///< of the shards: what the optimizer updates
+  at::ScalarType param_dtype = at::kFloat;   ///< of the gathered weights: what operators take
+  at::ScalarType reduce_dtype = at::kFloat;  ///< in which gradients are collected and travel
   c10::Device device = c10::kCPU;
   at::Tensor flat_shard;           ///< [shard_numel]
   at::Tensor flat_grad_shard;      ///< [shard_numel]
@@ -49,18 +55,26 @@ struct Unit {
   bool was_in_forward = false;     ///< its weights were taken since, and no backward has ended
   bool were_weights_bumped = false;  ///< their version counters know of what came since
 
-  std::int64_t itemsize() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
-  std::int64_t logical_bytes() const { return layout->total_numel() * itemsize(); }
-  std::int64_t padded_bytes() const { return layout->padded_numel() * itemsize(); }
+  /// Whether operators take another type than the shards have.
+  bool is_cast() const { return param_dtype != dtype; }
+  std::int64_t itemsize() const { return itemsize_of(dtype); }
   std::int64_t shard_bytes() const { return layout->shard_numel() * itemsize(); }
+  std::int64_t gathered_bytes() const { return layout->padded_numel() * itemsize_of(param_dtype); }
+  std::int64_t reduced_bytes() const { return layout->padded_numel() * itemsize_of(reduce_dtype); }
+  std::int64_t whole_bytes() const { return layout->padded_numel() * itemsize(); }
+  std::int64_t padding() const { return layout->padded_numel() - layout->total_numel(); }
+  static std::int64_t itemsize_of(at::ScalarType type) {
+    return static_cast<std::int64_t>(c10::elementSize(type));
+  }
   std::uint32_t shard_version() const {
     return flat_shard.unsafeGetTensorImpl()->version_counter().current_version();
   }
-  /// Points the parameters into the whole unit at `base`, which they do not own.
+  /// Points the parameters into the gathered unit at `base`, which they do not own.
   void install(void* base) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].storage->install(static_cast<char*>(base) +
-                                     layout->offset(static_cast<int>(i)) * itemsize());
+      parameters[i].storage->install(
+          static_cast<char*>(base) +
+          layout->offset(static_cast<int>(i)) * itemsize_of(param_dtype));
     }
   }
   void remove() {
@@ -78,12 +92,14 @@ struct Unit {
   }
 };
 
-/// Bytes of the largest unit but `except` (-1: none), padding included; 0 without another.
-inline std::int64_t largest_padded_bytes(const std::vector<Unit>& units, int except) {
+/// The largest unit's `bytes`, for example &Unit::gathered_bytes, leaving out `except` (-1: none); 0
+/// without another.
+inline std::int64_t largest_of(const std::vector<Unit>& units, std::int64_t (Unit::*bytes)() const,
+                               int except) {
   std::int64_t largest = 0;
   for (std::size_t i = 0; i < units.size(); ++i) {
     if (static_cast<int>(i) != except) {
-      largest = std::max(largest, units[i].padded_bytes());
+      largest = std::max(largest, (units[i].*bytes)());
     }
   }
   return largest;

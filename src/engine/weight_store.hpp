@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -33,6 +34,11 @@ class WeightStore {
   /// Whether ranks read each other's shards in place, so that nobody may write its own before all
   /// have finished.
   virtual bool needs_fence() const = 0;
+  /// How many times a shard was copied into the type that operators take.
+  std::int64_t casts() const { return casts_; }
+
+ protected:
+  std::int64_t casts_ = 0;
 };
 
 struct StoreConfig {

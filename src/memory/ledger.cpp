@@ -12,6 +12,7 @@ namespace fsdp::memory {
 const char* to_string(Kind kind) {
   switch (kind) {
     case Kind::kShards: return "parameter shards";
+    case Kind::kLowPrecision: return "low-precision copies";
     case Kind::kGradShards: return "gradient shards";
     case Kind::kMoments: return "optimizer moments";
     case Kind::kGatherSlots: return "gather slots";

@@ -28,6 +28,7 @@ Unit make_unit(const std::string& name, std::int64_t numel, int size, at::Scalar
   Unit unit;
   unit.name = name;
   unit.dtype = dtype;
+  unit.param_dtype = dtype;
   unit.layout = std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel}, size, 1);
   return unit;
 }
@@ -93,7 +94,7 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
             shards += unit.shard_bytes();
           }
           EXPECT_EQ(ledger.live()[memory::Kind::kShards], shards);
-          const std::int64_t largest = std::max(units[0].padded_bytes(), units[1].padded_bytes());
+          const std::int64_t largest = std::max(units[0].gathered_bytes(), units[1].gathered_bytes());
           const std::int64_t slots = kind == Kind::kSlots ? 2 * largest : 0;
           EXPECT_EQ(ledger.live()[memory::Kind::kGatherSlots], slots);
           for (int round = 0; round < 2; ++round) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/precision.hpp"
 #include "fsdp/engine/units.hpp"
 #include "fsdp/memory/ledger.hpp"
 #include "fsdp/trace/event.hpp"
@@ -65,6 +66,8 @@ struct Options {
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
+  /// The types of gathered weights, gradients on their way, results and buffers.
+  MixedPrecision precision = {};
   Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
   int moments = 2;
@@ -102,6 +105,7 @@ struct Counters {
   std::int64_t reduce_bytes = 0;
   std::int64_t padding_bytes = 0;    ///< moved beside the logical bytes, gathers and reductions
   std::int64_t touches = 0;          ///< operators that took a weight
+  std::int64_t casts = 0;            ///< of a shard into the type that operators take
   std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
 };
 
@@ -110,7 +114,8 @@ struct UnitInfo {
   std::string name;
   std::int64_t numel = 0;         ///< logical elements
   std::int64_t padded_numel = 0;  ///< size() equal slices
-  std::int64_t itemsize = 0;
+  std::int64_t itemsize = 0;           ///< bytes of an element of the shards
+  std::int64_t gathered_itemsize = 0;  ///< and of the weights that operators take
   int parameters = 0;
   bool is_unsharded = false;
 };
@@ -149,13 +154,14 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
 
-  /// One 1-D leaf per parameter, possibly empty, in the module's order and dtype: a view of this
-  /// rank's flat shard; requires grad where the parameter did when it was sharded. Its grad, the
+  /// One 1-D leaf per parameter, possibly empty, in the module's order, of the dtype that the
+  /// optimizer updates (see MixedPrecision): a view of this rank's flat shard; requires grad where the parameter did when it was sharded. Its grad, the
   /// mean over ranks, is there when backward() returns. Build optimizers on these.
   std::vector<at::Tensor> parameters() const;
   /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
-  /// The module's buffers, which every rank holds whole.
+  /// The module's buffers, which every rank holds whole; of one that MixedPrecision::buffers casts,
+  /// what is saved of it. What is written into that reaches the module before its next forward.
   std::vector<NamedBuffer> named_buffers() const;
 
   /// Whole flat shards, one per unit, padding included, and their gradients (undefined where no
@@ -185,7 +191,8 @@ class Sharded {
   /// The same for the unit called `unit`, as units() names it. @throws Error kNotFound
   at::Tensor participate(const std::string& unit) const;
 
-  /// Gathers all units. With `writeback`, edits made inside reach the shards (each rank keeps its
+  /// Gathers all units, in their shards' type: inside, the module's weights have it, and operators
+  /// compute in it. With `writeback`, edits made inside reach the shards (each rank keeps its
   /// slice of its own edit, so make the same edit on all ranks).
   /// @collective all ranks @blocks @throws Error kInvalidArgument inside of a backward, or with
   /// writeback inside of a scope without

@@ -14,6 +14,7 @@ namespace fsdp::memory {
 /// What a buffer is for.
 enum class Kind {
   kShards,         ///< this rank's slices of the parameters
+  kLowPrecision,   ///< the same in the type that operators take, where that is another one
   kGradShards,     ///< this rank's slices of the gradients
   kMoments,        ///< optimizer state
   kGatherSlots,    ///< where units are gathered
@@ -21,7 +22,7 @@ enum class Kind {
   kStaging,        ///< what the transport needs beyond the above
   kFullScope,      ///< whole units held by full_parameters()
 };
-inline constexpr int kKinds = 7;
+inline constexpr int kKinds = 8;
 
 const char* to_string(Kind kind);
 
