@@ -46,6 +46,7 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     check_before_forward();
     pass = records_graph ? Pass::kForward : Pass::kEvaluation;
     if (pass == Pass::kForward) {
+      check_loss_scaled();
       print_promise();
     }
   }
@@ -113,8 +114,11 @@ std::vector<int> Engine::bundles_of(std::span<const int> units) const {
 }
 
 void Engine::check_lives_in_shards(const Parameter& parameter, const char* where) {
-  FSDP_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
-             ErrorCode::kInvalidArgument, "[", where, "] parameter \"", parameter.name,
+  const c10::StorageImpl* storage = parameter.tensor.storage().unsafeGetStorageImpl();
+  const bool is_whole =
+      parameter.whole_storage != nullptr && storage == parameter.whole_storage->key();
+  FSDP_CHECK(is_whole || storage == parameter.storage->key(), ErrorCode::kInvalidArgument, "[",
+             where, "] parameter \"", parameter.name,
              "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
              "fully_shard() takes weights out. Convert the module before sharding it");
 }
@@ -129,6 +133,9 @@ void Engine::check_before_forward() {
     }
   }
   is_forward_checked_ = true;
+  for (CastBuffer& buffer : cast_buffers_) {
+    buffer.sync();
+  }
   // Stale copies go before any unit is gathered ahead, not at its touch.
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
     refresh(unit);
@@ -242,6 +249,33 @@ void Engine::reset_counters() {
   std::lock_guard lock(mutex_);
   counters_ = {};
   counters_.prefetch_misses = schedule_->misses();
+}
+
+OperandCast Engine::cast_of(int unit) const {
+  const Unit& of = at(unit);
+  return {.operands = of.casts_operands, .results = of.result_dtype};
+}
+
+const std::vector<NamedBuffer>& Engine::buffers() {
+  std::lock_guard lock(mutex_);
+  for (CastBuffer& buffer : cast_buffers_) {
+    buffer.sync();
+  }
+  return buffers_;
+}
+
+void Engine::set_loss_scaled() {
+  std::lock_guard lock(mutex_);
+  is_loss_scaled_ = true;
+}
+
+void Engine::check_loss_scaled() const {
+  FSDP_CHECK(is_loss_scaled_ || options_.precision.param != at::kHalf ||
+                 options_.precision.allow_unscaled,
+             ErrorCode::kInvalidArgument,
+             "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
+             "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
+             "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
 }
 
 bool Engine::is_unsharded(int unit) {

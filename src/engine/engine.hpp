@@ -15,6 +15,7 @@
 #include "engine/bundle.hpp"
 #include "engine/grad_sink.hpp"
 #include "engine/partition.hpp"
+#include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "engine/unit.hpp"
 #include "engine/weight_store.hpp"
@@ -39,6 +40,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void release(std::span<const int> units) noexcept override;
   void shard_written(int unit) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
+  OperandCast cast_of(int unit) const override;
 
   /// A gradient of the module's tensor is there; called by autograd.
   void gradient(int unit, int parameter, const at::Tensor& tensor);
@@ -61,7 +63,10 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void end_full(std::uint64_t scope) noexcept;
 
   const std::vector<Unit>& units() const { return units_; }
-  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  /// What is saved of the module's buffers.
+  const std::vector<NamedBuffer>& buffers();
+  /// Losses are scaled from now on.
+  void set_loss_scaled();
   const World& world() const { return world_; }
   memory::Ledger& ledger() { return ledger_; }
   memory::Bytes promise() const { return promise_; }
@@ -121,6 +126,10 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void check_unused_parameters();
   std::string describe(const Hit& hit) const;
   void print_promise();
+  void check_loss_scaled() const;
+  void cast_buffers();
+  void show_whole(int index, void* base);
+  static void hide_whole(Unit& unit);
 
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
@@ -136,6 +145,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   std::optional<int> root_;        ///< bundle of the root unit
   std::optional<int> replicated_;  ///< bundle of Options::replicate_below
   std::vector<NamedBuffer> buffers_;
+  std::vector<bool> low_buffers_;  ///< which of them are to be cast
+  std::vector<CastBuffer> cast_buffers_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
   schedule::Config schedule_config_;
@@ -149,6 +160,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool is_read_since_fence_ = false;
   bool has_finished_a_backward_ = false;
   bool has_printed_promise_ = false;
+  bool is_loss_scaled_ = false;
   std::exception_ptr failure_;
   std::uint64_t generation_ = 0;  ///< the communicator's, at the last call
 

@@ -57,7 +57,11 @@ std::uint64_t Engine::begin_full(bool writeback) {
       if (unit.placement.shard != nullptr) {
         count_gather(unit, unit.dtype);
       }
-      unit.install(whole.data_ptr());
+      if (unit.is_cast()) {
+        show_whole(static_cast<int>(i), whole.data_ptr());
+      } else {
+        unit.install(whole.data_ptr());
+      }
       full_buffers_.push_back(std::move(whole));
     }
   } catch (...) {
@@ -87,6 +91,7 @@ void Engine::end_full(std::uint64_t scope) noexcept {
           full_buffers_[i].narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
                                   unit.shard_numel()));
     }
+    hide_whole(unit);
     unit.rest();
   }
   for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
@@ -95,6 +100,41 @@ void Engine::end_full(std::uint64_t scope) noexcept {
   full_buffers_.clear();
   ledger_.remove(memory::Kind::kFullScope, std::exchange(full_bytes_, 0));
   full_writeback_ = false;
+}
+
+// NOTE [full parameters of a unit that is cast]
+// The module's tensors have the low type, what a scope shows has the shards'. So for its length
+// they get storages of their own: a view of a low-precision weight that somebody kept then reads
+// freed memory, which throws, and never the bytes of another type.
+
+void Engine::show_whole(int index, void* base) {
+  Unit& unit = at(index);
+  const at::Tensor like = at::empty({0}, at::TensorOptions(unit.dtype).device(unit.device));
+  for (int i = 0; i < unit.layout->parameters(); ++i) {
+    Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
+    parameter.whole_storage = std::make_unique<FlatStorage>(
+        parameter.numel * unit.itemsize(), unit.device,
+        "parameter \"" + parameter.name + "\" was whole in a full_parameters() scope that is over");
+    parameter.whole_storage->install(static_cast<char*>(base) +
+                                     unit.layout->offset(i) * unit.itemsize());
+    register_storage(parameter.whole_storage->key(), weak_from_this(), index, i,
+                     StorageRole::kWeight);
+    parameter.tensor.set_data(
+        parameter.whole_storage->tagged_view(like, parameter.sizes, parameter.strides));
+  }
+}
+
+void Engine::hide_whole(Unit& unit) {
+  const at::Tensor like = at::empty({0}, at::TensorOptions(unit.param_dtype).device(unit.device));
+  for (Parameter& parameter : unit.parameters) {
+    if (parameter.whole_storage != nullptr) {
+      parameter.tensor.set_data(
+          parameter.storage->tagged_view(like, parameter.sizes, parameter.strides));
+      unregister_storage(parameter.whole_storage->key());
+      parameter.whole_storage->remove();
+      parameter.whole_storage.reset();
+    }
+  }
 }
 
 }  // namespace fsdp::engine

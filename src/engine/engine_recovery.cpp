@@ -64,6 +64,7 @@ void Engine::start_over() {
   store_->drop_works();
   sink_->start_over();
   for (Unit& unit : units_) {
+    hide_whole(unit);
     unit.rest();
     unit.was_in_forward = false;
     unit.has_secondary = false;

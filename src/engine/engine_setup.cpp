@@ -68,7 +68,8 @@ Engine::Engine(Partition partition, const World& world, Options options)
       bundles_(units_),
       root_(partition.root),
       replicated_(partition.replicated),
-      buffers_(std::move(partition.buffers)) {}
+      buffers_(std::move(partition.buffers)),
+      low_buffers_(std::move(partition.low_buffers)) {}
 
 void Engine::set_up() {
   c10::NoGradGuard no_grad;
@@ -94,6 +95,7 @@ void Engine::set_up() {
       }
     }
   }
+  cast_buffers();
   generation_ = communicator_.generation();
   update_promise();
 }
@@ -210,6 +212,15 @@ void Engine::update_promise() {
   for (const Unit& unit : units_) {
     if (unit.flat_grad_shard.defined()) {
       promise_[memory::Kind::kMoments] += unit.shard_bytes() * options_.moments;
+    }
+  }
+}
+
+void Engine::cast_buffers() {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (low_buffers_[i]) {
+      cast_buffers_.emplace_back(buffers_[i].buffer, *options_.precision.buffers);
+      buffers_[i].buffer = cast_buffers_.back().saved();
     }
   }
 }

@@ -126,7 +126,7 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
         if (parameter.tensor.requires_grad() && is_selected(unit, parameter)) {
           parameters.push_back(parameter.tensor);
           touch->sizes.push_back(parameter.sizes);
-          touch->options.push_back(at::TensorOptions(unit.dtype).device(unit.device));
+          touch->options.push_back(at::TensorOptions(unit.param_dtype).device(unit.device));
         }
       }
     }

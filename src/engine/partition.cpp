@@ -11,6 +11,7 @@
 
 #include "engine/layer_members.hpp"
 #include "engine/name_pattern.hpp"
+#include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -212,9 +213,41 @@ void drop_ignored(Tree& tree, const std::vector<std::string>& patterns) {
   });
 }
 
+/// Modules inside of which MixedPrecision leaves everything as it is.
+std::set<std::string> full_precision_modules(const Tree& tree, const Units& policy) {
+  std::set<std::string> claimed;
+  for (const Tree::Node& node : tree.modules) {
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      numel += is_inside(name, node.name) ? tensor.numel() : 0;
+    }
+    if (policy.claims({.name = node.name, .module = node.module, .numel = numel})) {
+      claimed.insert(node.name);
+    }
+  }
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound,
+               "[fully_shard] precision.full_precision lists \"", name,
+               "\", but no module is called so");
+  }
+  return claimed;
+}
+
+bool is_in_any(const std::string& path, const std::set<std::string>& modules) {
+  return std::ranges::any_of(modules, [&](const auto& of) { return is_inside(path, of); });
+}
+
+/// What mixed precision does to the operators that take a unit's weights.
+void set_casts(Unit& unit, const MixedPrecision& precision) {
+  if (c10::isFloatingType(unit.param_dtype)) {
+    unit.casts_operands = precision.param.has_value();
+    unit.result_dtype = precision.output;
+  }
+}
+
 /// What the parameters of one flat buffer have in common, besides the module.
 struct Kind {
-  at::ScalarType dtype;
+  Types types;
   bool is_frozen;
   auto operator<=>(const Kind&) const = default;
 };
@@ -225,15 +258,15 @@ struct OfOwner {
   std::map<Kind, std::vector<Parameter>> parameters;
 };
 
-/// "h.0", or with more than one kind "h.0 Float, frozen".
+/// "h.0", or with more than one kind "h.0 Float frozen".
 std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& kind) {
   std::string name = owner.empty() ? kRootName : owner;
   const auto differs = [&](auto member) {
     return std::ranges::any_of(of.kinds,
                                [&](const Kind& other) { return other.*member != kind.*member; });
   };
-  if (differs(&Kind::dtype)) {
-    name += std::string(" ") + c10::toString(kind.dtype);
+  if (differs(&Kind::types)) {
+    name += " " + describe(kind.types);
   }
   if (kind.is_frozen && differs(&Kind::is_frozen)) {
     name += " frozen";
@@ -242,6 +275,7 @@ std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& k
 }
 
 std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::string>& claimed,
+                                        const std::set<std::string>& full_precision,
                                         const Options& options) {
   std::map<std::string, OfOwner> owners;
   std::unordered_map<const c10::TensorImpl*, Parameter*> first_names;
@@ -254,7 +288,9 @@ std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::st
     const bool is_small =
         options.strategy != Strategy::kReplicate && tensor.numel() < options.replicate_below;
     OfOwner& of = owners[is_small ? kReplicatedName : owner_of(parent_of(name), claimed)];
-    const Kind kind{.dtype = tensor.scalar_type(), .is_frozen = !tensor.requires_grad()};
+    const Kind kind{
+        .types = types_of(tensor, is_in_any(name, full_precision), options.precision),
+        .is_frozen = !tensor.requires_grad()};
     if (std::ranges::find(of.kinds, kind) == of.kinds.end()) {
       of.kinds.push_back(kind);
     }
@@ -278,8 +314,11 @@ Partition group(Tree tree, const Options& options) {
   drop_ignored(tree, options.ignore);
   check_parameters(tree);
   check_aliases(tree);
+  check_precision(options.precision);
+  const std::set<std::string> full =
+      full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
-  std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, options);
+  std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
   std::vector<std::string> owners = {""};
   for (const Tree::Node& node : tree.modules) {
     if (claimed.contains(node.name)) {
@@ -289,6 +328,10 @@ Partition group(Tree tree, const Options& options) {
   owners.emplace_back(kReplicatedName);
   Partition result;
   result.buffers = tree.buffers;
+  for (const auto& [name, buffer] : tree.buffers) {
+    result.low_buffers.push_back(options.precision.buffers.has_value() &&
+                                 buffer.is_floating_point() && !is_in_any(name, full));
+  }
   int bundle = 0;
   for (const std::string& owner : owners) {
     OfOwner& of = of_owners[owner];
@@ -299,7 +342,10 @@ Partition group(Tree tree, const Options& options) {
       unit.bundle = bundle;
       unit.placement.strategy =
           owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
-      unit.dtype = unit.param_dtype = unit.reduce_dtype = kind.dtype;
+      unit.dtype = kind.types.shard;
+      unit.param_dtype = kind.types.param;
+      unit.reduce_dtype = kind.types.reduce;
+      set_casts(unit, options.precision);
       unit.parameters = std::move(of.parameters[kind]);
       unit.device = unit.parameters.front().tensor.device();
       result.units.push_back(std::move(unit));

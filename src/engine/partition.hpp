@@ -26,6 +26,8 @@ struct Partition {
   std::optional<int> replicated;  ///< bundle of what is replicated for being small
   /// The module's buffers, for the initial broadcast.
   std::vector<NamedBuffer> buffers;
+  /// Which of them MixedPrecision::buffers casts.
+  std::vector<bool> low_buffers;
 };
 
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not

@@ -191,6 +191,7 @@ std::vector<UnitInfo> Sharded::units() const {
                      .padded_numel = unit.layout->padded_numel(),
                      .shard_numel = unit.shard_numel(),
                      .itemsize = unit.itemsize(),
+                     .gathered_itemsize = engine::Unit::itemsize_of(unit.param_dtype),
                      .parameters = unit.layout->parameters(),
                      .is_unsharded = engine_->is_unsharded(static_cast<int>(infos.size()))});
   }

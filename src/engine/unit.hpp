@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Parameter {
   std::vector<std::int64_t> strides;
   std::int64_t numel = 0;
   std::unique_ptr<FlatStorage> storage;
+  std::unique_ptr<FlatStorage> whole_storage;  ///< in full_parameters(), of a unit that is cast
   std::unique_ptr<FlatStorage> grad_guard_storage;
   at::Tensor grad_guard;     ///< stands in the module tensor's grad; any use throws
   at::Tensor shard;          ///< 1-D view of the unit's flat shard: what optimizers see
@@ -48,6 +50,8 @@ struct Unit {
   Placement placement;
   bool is_optional = false;  ///< Options::optional
   bool is_kept = false;      ///< stays gathered to the end of backward
+  bool casts_operands = false;                 ///< what comes with its weights is cast to their type
+  std::optional<at::ScalarType> result_dtype;  ///< what comes out is cast to this
   at::ScalarType dtype = at::kFloat;         ///< of the shards: what the optimizer updates
   at::ScalarType param_dtype = at::kFloat;   ///< of the gathered weights: what operators take
   at::ScalarType reduce_dtype = at::kFloat;  ///< in which gradients are collected and travel

@@ -16,6 +16,7 @@
 
 #include "fsdp/comm/mesh.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/precision.hpp"
 #include "fsdp/engine/strategy.hpp"
 #include "fsdp/engine/units.hpp"
 #include "fsdp/memory/ledger.hpp"
@@ -83,6 +84,8 @@ struct Options {
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
+  /// The types of gathered weights, gradients on their way, results and buffers.
+  MixedPrecision precision = {};
   Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
   int moments = 2;
@@ -138,8 +141,8 @@ struct Counters {
   std::int64_t replica_bytes = 0;       ///< logical; of an all-reduce, twice this rank's slice
   std::int64_t refreshes = 0;           ///< gathers of new weights over replicas
   std::int64_t refresh_bytes = 0;
-  std::int64_t casts = 0;            ///< of a shard into the type that operators take
   std::int64_t touches = 0;          ///< operators that took a weight
+  std::int64_t casts = 0;            ///< of a shard into the type that operators take
   std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
 };
 
@@ -150,7 +153,8 @@ struct UnitInfo {
   std::int64_t numel = 0;         ///< logical elements
   std::int64_t padded_numel = 0;  ///< size() equal slices
   std::int64_t shard_numel = 0;   ///< of them in this rank's shard
-  std::int64_t itemsize = 0;
+  std::int64_t itemsize = 0;           ///< bytes of an element of the shards
+  std::int64_t gathered_itemsize = 0;  ///< and of the weights that operators take
   int parameters = 0;
   bool is_unsharded = false;
 };
@@ -189,15 +193,16 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
 
-  /// One 1-D leaf per parameter, possibly empty, in the module's order and dtype: a view of this
-  /// rank's flat shard. Its grad, by default the mean over ranks, is there when backward() returns,
+  /// One 1-D leaf per parameter, possibly empty, in the module's order, of the dtype that the
+  /// optimizer updates (see MixedPrecision): a view of this rank's flat shard. Its grad, by default the mean over ranks, is there when backward() returns,
   /// if any rank used the parameter in a way that gives it one. A parameter may be frozen or
   /// unfrozen between steps, on all ranks alike, by requires_grad_() of the module's tensor; one
   /// that was frozen when it was sharded gets its buffers then. Build optimizers on these.
   std::vector<at::Tensor> parameters() const;
   /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
-  /// The module's buffers, which every rank holds whole.
+  /// The module's buffers, which every rank holds whole; of one that MixedPrecision::buffers casts,
+  /// what is saved of it. What is written into that reaches the module before its next forward.
   std::vector<NamedBuffer> named_buffers() const;
 
   /// Whole flat shards, one per unit, padding included, and their gradients (undefined where no
@@ -240,7 +245,8 @@ class Sharded {
   /// The same for the unit called `unit`, as units() names it. @throws Error kNotFound
   at::Tensor participate(const std::string& unit) const;
 
-  /// Gathers all units. With `writeback`, edits made inside reach the shards (each rank keeps its
+  /// Gathers all units, in their shards' type: inside, the module's weights have it, and operators
+  /// compute in it. With `writeback`, edits made inside reach the shards (each rank keeps its
   /// slice of its own edit, so make the same edit on all ranks).
   /// @collective all ranks @blocks @throws Error kInvalidArgument inside of a backward, or with
   /// writeback inside of a scope without
