@@ -11,6 +11,26 @@
 
 namespace fsdp::engine {
 
+namespace {
+
+/// Makes `whole` of what each rank's optimizer owns, over the replicas first where they own parts
+/// of one slice. Names of its own, lest it pass for the same unit's gather in a peer's forward.
+void gather_shards(const Unit& unit, const at::Tensor& whole) {
+  const comm::Label label{.name = "full_parameters: " + unit.name};
+  at::Tensor slice = unit.flat_shard;
+  if (unit.placement.is_refreshed()) {
+    slice = at::empty({unit.slice_numel()}, whole.options());
+    unit.placement.replicate->all_gather(slice, unit.flat_shard, label)->wait();
+  }
+  if (unit.placement.shard == nullptr) {
+    whole.copy_(slice);
+  } else {
+    unit.placement.shard->all_gather(whole, slice, label)->wait();
+  }
+}
+
+}  // namespace
+
 std::uint64_t Engine::begin_full(bool writeback) {
   std::lock_guard lock(mutex_);
   c10::NoGradGuard no_grad;
@@ -33,11 +53,10 @@ std::uint64_t Engine::begin_full(bool writeback) {
                                    at::TensorOptions(unit.dtype).device(unit.device));
       ledger_.add(memory::Kind::kFullScope, unit.whole_bytes());
       full_bytes_ += unit.whole_bytes();
-      // A name of its own, lest it pass for the same unit's gather in a peer's forward.
-      communicator_.all_gather(whole, unit.flat_shard, {.name = "full_parameters: " + unit.name})
-          ->wait();
-      count_gather(unit, unit.dtype);
-      schedule_->hold(static_cast<int>(i));
+      gather_shards(unit, whole);
+      if (unit.placement.shard != nullptr) {
+        count_gather(unit, unit.dtype);
+      }
       if (unit.is_cast()) {
         show_whole(static_cast<int>(i), whole.data_ptr());
       } else {
@@ -48,6 +67,9 @@ std::uint64_t Engine::begin_full(bool writeback) {
   } catch (...) {
     record_failure();
     std::rethrow_exception(failure_);
+  }
+  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
+    schedule_->hold(bundle);
   }
   full_writeback_ = writeback;
   full_depth_ = 1;
@@ -65,12 +87,15 @@ void Engine::end_full(std::uint64_t scope) noexcept {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     if (full_writeback_) {
-      const std::int64_t numel = unit.layout->shard_numel();
-      unit.flat_shard.copy_(full_buffers_[i].narrow(0, numel * communicator_.rank(), numel));
+      unit.flat_shard.copy_(
+          full_buffers_[i].narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
+                                  unit.shard_numel()));
     }
     hide_whole(unit);
-    unit.remove();
-    schedule_->unhold(static_cast<int>(i));
+    unit.rest();
+  }
+  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
+    schedule_->unhold(bundle);
   }
   full_buffers_.clear();
   ledger_.remove(memory::Kind::kFullScope, std::exchange(full_bytes_, 0));

@@ -65,8 +65,10 @@ void Engine::start_over() {
   sink_->start_over();
   for (Unit& unit : units_) {
     hide_whole(unit);
-    unit.remove();
+    unit.rest();
     unit.was_in_forward = false;
+    unit.has_secondary = false;
+    unit.is_slice_current = false;
     for (Parameter& parameter : unit.parameters) {
       parameter.tensor.mutable_grad().reset();  // one that was refused may have stayed
     }

@@ -2,6 +2,7 @@
 /// From a module in one piece to shards: the part of the engine that runs once.
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -12,6 +13,7 @@
 #include "engine/backward.hpp"
 #include "engine/engine.hpp"
 #include "engine/manifest.hpp"
+#include "engine/slice.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -22,6 +24,12 @@ namespace {
 std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor.strides().vec()
                                                : tensor.contiguous().strides().vec();
+}
+
+/// What this rank's optimizer owns of a whole unit.
+at::Tensor own_slices(const Unit& unit, const at::Tensor& whole) {
+  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
+                      unit.shard_numel());
 }
 
 /// A part of the flat shard with the touch key, so that writes to it are noticed.
@@ -56,63 +64,25 @@ Engine::Engine(Partition partition, const World& world, Options options)
     : world_(world),
       communicator_(world.communicator()),
       options_(std::move(options)),
-      root_(partition.root),
       units_(std::move(partition.units)),
+      bundles_(units_),
+      root_(partition.root),
+      replicated_(partition.replicated),
       buffers_(std::move(partition.buffers)),
       low_buffers_(std::move(partition.low_buffers)) {}
 
 void Engine::set_up() {
   c10::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
-             options_.prefetch, ", must be 0 or more");
-  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0, ErrorCode::kInvalidArgument,
-             "[fully_shard] align_bytes is ", options_.align_bytes, " and extra_slots ",
-             options_.extra_slots, ", neither may be negative");
-  for (Unit& unit : units_) {
-    std::vector<std::int64_t> numels;
-    for (Parameter& parameter : unit.parameters) {
-      parameter.strides = dense_strides(parameter.tensor);
-      numels.push_back(parameter.numel);
-    }
-    const std::int64_t smallest =
-        std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
-                  Unit::itemsize_of(unit.reduce_dtype)});
-    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
-    unit.layout = std::make_unique<layout::UnitLayout>(std::move(numels), world_.size(), align);
-  }
+  check_options();
+  place_units();
   agree_on_manifest(communicator_, units_, options_);
   if (options_.initial_weights == InitialWeights::kCheckEqual) {
     check_equal_weights(communicator_, units_);
   }
-
-  const int count = static_cast<int>(units_.size());
-  const int others = count - (root_ >= 0 ? 1 : 0);
-  const bool keeps_root = options_.keep_root && root_ >= 0;
-  schedule::Config& config = schedule_config_;
-  config = {.units = count,
-            .root = root_,
-            .keep_root = keeps_root,
-            .prefetch = options_.prefetch,
-            .slots = 1 + options_.prefetch + options_.extra_slots,
-            .reduce_buffers = std::clamp(others, 1, 2)};
-  const StoreConfig store_config{.slots = config.slots, .kept_unit = keeps_root ? root_ : -1};
-  const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
-                                     [](const Unit& unit) { return unit.device.is_cpu(); });
-  const bool is_aliased =
-      options_.store == Store::kAliased ||
-      (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
-  store_ = is_aliased ? make_aliased_store(communicator_, ledger_)
-                      : make_slot_store(communicator_, ledger_, store_config);
-  config.fence = store_->needs_fence();
+  make_stores();
   make_schedule();
-  store_->make_shards(units_);
-  sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
-  const std::int64_t staging =
-      communicator_.reserve_staging(largest_of(units_, &Unit::reduced_bytes, /*except=*/-1), 1);
-  ledger_.add(memory::Kind::kStaging, staging);
-
-  for (int unit = 0; unit < count; ++unit) {
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
     make_views(unit);
     install_hooks(unit);
   }
@@ -125,11 +95,117 @@ void Engine::set_up() {
       }
     }
   }
-
   cast_buffers();
   generation_ = communicator_.generation();
+  update_promise();
+}
+
+void Engine::check_options() const {
+  FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
+             options_.prefetch, ", must be 0 or more");
+  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0 &&
+                 options_.replicate_below >= 0,
+             ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
+             ", extra_slots ", options_.extra_slots, " and replicate_below ",
+             options_.replicate_below, ", none may be negative");
+}
+
+/// Which slices of each unit are whose.
+void Engine::place_units() {
+  const Groups mesh = groups_of_mesh();
+  for (Unit& unit : units_) {
+    unit.placement = make_placement(unit.placement.strategy, communicator_, mesh);
+    unit.is_kept = !unit.placement.is_resident() &&
+                   (unit.is_kept || unit.placement.strategy == Strategy::kShardGrad ||
+                    (options_.keep_root && unit.bundle == root_));
+    std::vector<std::int64_t> numels;
+    for (Parameter& parameter : unit.parameters) {
+      parameter.strides = dense_strides(parameter.tensor);
+      numels.push_back(parameter.numel);
+    }
+    const std::int64_t smallest =
+        std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
+                  Unit::itemsize_of(unit.reduce_dtype)});
+    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
+    unit.layout =
+        std::make_unique<layout::UnitLayout>(std::move(numels), unit.placement.slices, align);
+    const SliceRun& own = unit.placement.own;
+    for (int i = 0; i < unit.layout->parameters(); ++i) {
+      Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
+      parameter.piece = unit.layout->piece(i, own.first, own.count);
+      parameter.answered = unit.layout->piece(i, unit.placement.answers_for);
+      // From the start of that slice to the start of the parameter's shard.
+      parameter.answered.shard_offset =
+          parameter.answered.numel == 0
+              ? 0
+              : parameter.answered.shard_offset - parameter.piece.shard_offset +
+                    (unit.placement.answers_for - own.first) * unit.layout->shard_numel();
+    }
+  }
+}
+
+Groups Engine::groups_of_mesh() const {
+  const bool needs_mesh = options_.strategy == Strategy::kHybrid ||
+                          options_.strategy == Strategy::kHybridOptimizer ||
+                          options_.strategy == Strategy::kSecondaryShard;
+  FSDP_CHECK(!needs_mesh, ErrorCode::kInvalidArgument, "[fully_shard] the strategy ",
+             to_string(options_.strategy), " needs Options::mesh, which says who is whose replica");
+  return {};
+}
+
+void Engine::make_stores() {
+  std::vector<int> kept, own_buffers;
+  int others = 0;
+  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
+    const auto members = bundles_->members(bundle);
+    if (std::ranges::any_of(members, [&](int unit) { return at(unit).is_kept; })) {
+      kept.push_back(bundle);
+    }
+    const bool is_spread_over_backward = bundle == root_ || bundle == replicated_;
+    if (is_spread_over_backward && bundles_->count() > 1) {
+      own_buffers.push_back(bundle);
+    } else {
+      ++others;
+    }
+  }
+  schedule_config_ = {.units = bundles_->count(),
+                      .prefetch = options_.prefetch,
+                      .slots = 1 + options_.prefetch + options_.extra_slots,
+                      .reduce_buffers = std::clamp(others, 1, 2),
+                      .kept = kept,
+                      .own_buffers = own_buffers};
+  const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
+                                     [](const Unit& unit) { return unit.device.is_cpu(); });
+  const bool is_aliased =
+      options_.store == Store::kAliased ||
+      (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
+  store_ = is_aliased
+               ? make_aliased_store(ledger_)
+               : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
+  store_->make_shards(units_);
+  for (Unit& unit : units_) {
+    if (unit.placement.is_resident()) {
+      set_slice(unit, at::zeros({unit.slice_numel()},
+                                at::TensorOptions(unit.param_dtype).device(unit.device)));
+      enter_slice(ledger_, unit);
+    }
+  }
+  sink_ = std::make_unique<GradSink>(
+      communicator_, ledger_, units_, *bundles_,
+      SinkConfig{.buffers = schedule_config_.reduce_buffers, .own_buffers = own_buffers},
+      counters_);
+  sink_->set_divisor(options_.reduction == Reduction::kMean ? world_.size() : 1.0);
+}
+
+/// What is entered now, and what an optimizer will add.
+void Engine::update_promise() {
   promise_ = ledger_.live();
-  promise_[memory::Kind::kMoments] = promise_[memory::Kind::kShards] * options_.moments;
+  promise_[memory::Kind::kMoments] = 0;
+  for (const Unit& unit : units_) {
+    if (unit.flat_grad_shard.defined()) {
+      promise_[memory::Kind::kMoments] += unit.shard_bytes() * options_.moments;
+    }
+  }
 }
 
 void Engine::cast_buffers() {
@@ -143,9 +219,9 @@ void Engine::cast_buffers() {
 
 void Engine::make_schedule() {
   schedule_.emplace(schedule_config_);
-  for (int unit = 0; unit < schedule_config_.units; ++unit) {
-    if (at(unit).is_optional) {
-      schedule_->set_optional(unit);
+  for (const Unit& unit : units_) {
+    if (unit.is_optional) {
+      schedule_->set_optional(unit.bundle);
     }
   }
 }
@@ -154,11 +230,11 @@ void Engine::make_schedule() {
 /// empty until gathered.
 void Engine::make_views(int index) {
   Unit& unit = at(index);
-  const int rank = communicator_.rank();
   // A reduce buffer serves as the place where the unit is whole once more.
   at::Tensor whole = sink_->spare_memory(index);
   whole.zero_();
-  const bool own_values = options_.initial_weights == InitialWeights::kCheckEqual || rank == 0;
+  const bool own_values =
+      options_.initial_weights == InitialWeights::kCheckEqual || communicator_.rank() == 0;
   for (int i = 0; own_values && i < unit.layout->parameters(); ++i) {
     const Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     whole.narrow(0, unit.layout->offset(i), parameter.numel)
@@ -168,22 +244,17 @@ void Engine::make_views(int index) {
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     communicator_.broadcast(whole, 0, {index, unit.name})->wait();
   }
-  const at::Tensor like = at::empty({0}, at::TensorOptions(unit.param_dtype).device(unit.device));
-  const std::int64_t shard_numel = unit.layout->shard_numel();
-  unit.flat_shard.copy_(whole.narrow(0, shard_numel * rank, shard_numel));
+  unit.flat_shard.copy_(own_slices(unit, whole));
 
   register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
                    /*parameter=*/0, StorageRole::kShard);
-  unit.flat_shard = tagged_part(unit.flat_shard, 0, shard_numel);
+  unit.flat_shard = tagged_part(unit.flat_shard, 0, unit.shard_numel());
+  const at::Tensor like = at::empty({0}, at::TensorOptions(unit.param_dtype).device(unit.device));
   for (int i = 0; i < unit.layout->parameters(); ++i) {
     Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
-    parameter.piece = unit.layout->piece(i, rank);
     parameter.shard =
         tagged_part(unit.flat_shard, parameter.piece.shard_offset, parameter.piece.numel);
     parameter.shard.set_requires_grad(parameter.tensor.requires_grad());
-    parameter.grad_shard =
-        unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)
-            .detach();
 
     const std::int64_t bytes = parameter.numel * Unit::itemsize_of(unit.param_dtype);
     parameter.storage =
@@ -200,6 +271,7 @@ void Engine::make_views(int index) {
         parameter.storage->tagged_view(like, parameter.sizes, parameter.strides));
   }
   unit.seen_version = unit.shard_version();
+  unit.rest();
 }
 
 void Engine::install_hooks(int index) {
