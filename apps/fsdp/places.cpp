@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "fsdp/base/error.hpp"
+
 namespace fsdp::apps {
 
 namespace fs = std::filesystem;
@@ -34,6 +36,18 @@ std::string job_variable() {
     }
   }
   return "";
+}
+
+void as_bad_input(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    const bool is_input = error.code() == ErrorCode::kNotFound ||
+                          error.code() == ErrorCode::kCorrupt ||
+                          error.code() == ErrorCode::kUnsupported;
+    FSDP_CHECK(!is_input, ErrorCode::kInvalidArgument, error.text());
+    throw;
+  }
 }
 
 }  // namespace fsdp::apps

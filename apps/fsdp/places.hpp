@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace fsdp::apps {
@@ -14,5 +15,9 @@ std::string default_text();
 
 /// The variable that says that this process is already a rank of a job; empty when there is none.
 std::string job_variable();
+
+/// Runs `action`; files that are missing, damaged or ask for what is not supported are bad input.
+/// @throws Error kInvalidArgument in place of kNotFound, kCorrupt and kUnsupported
+void as_bad_input(const std::function<void()>& action);
 
 }  // namespace fsdp::apps

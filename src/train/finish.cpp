@@ -11,6 +11,9 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/models/generate.hpp"
+#include "fsdp/models/lora.hpp"
+#include "train/model.hpp"
 #include "train/summary.hpp"
 
 namespace fsdp::train::detail {
@@ -43,7 +46,7 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
 
 }  // namespace
 
-std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
+std::string sample_text(models::LanguageModel& model, const TrainConfig& config, const data::Corpus& corpus,
                         const data::Split& parts) {
   std::vector<std::int64_t> prompt;
   if (corpus.is_text()) {
@@ -60,18 +63,38 @@ std::string sample_text(models::GPT& model, const TrainConfig& config, const dat
                           : numbers(prompt) + " | " + numbers(drawn);
 }
 
+namespace {
+
+void write_documents(const std::filesystem::path& directory,
+                     const std::map<std::string, std::string>& documents) {
+  for (const auto& [name, text] : documents) {
+    const std::string path = (directory / name).string();
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    FSDP_CHECK(file, ErrorCode::kIo, "'", path, "' cannot be written: ", std::strerror(errno));
+  }
+}
+
+/// The adapters' parameters, as PEFT names them, and nothing else.
+checkpoint::StoredNameOf adapters_only(const models::ModelConfig& model) {
+  return [model](const std::string& name) {
+    return models::is_adapter(name) ? std::optional(models::peft_name(model, name)) : std::nullopt;
+  };
+}
+
+}  // namespace
+
 std::string save(const TrainConfig& config, const Sharded& sharded) {
   const std::filesystem::path directory(config.out);
-  const std::string path = (directory / "model.safetensors").string();
+  const bool has_adapters = config.lora.rank > 0;
+  const std::string path =
+      (directory / (has_adapters ? format::kAdapterFile : "model.safetensors")).string();
   checkpoint::save_safetensors(sharded, path,
-                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
+                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}},
+                               has_adapters ? adapters_only(config.model) : nullptr);
   if (sharded.world().rank() == 0) {
-    const std::string config_path = (directory / "config.json").string();
-    std::ofstream file(config_path);
-    file << models::config_json(config.model, to_string(config.dtype));
-    file.close();
-    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path,
-               "' cannot be written: ", std::strerror(errno));
+    write_documents(directory, has_adapters ? adapter_documents(config) : model_documents(config));
   }
   return path;
 }
