@@ -11,27 +11,13 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/tokens/tokenizer.hpp"
 #include "train/summary.hpp"
 
 namespace fsdp::train::detail {
 namespace {
 
 constexpr std::int64_t kPromptTokens = 8;
-
-std::string printable(const std::vector<std::int64_t>& bytes) {
-  std::string text;
-  for (const std::int64_t byte : bytes) {
-    const auto character = static_cast<unsigned char>(byte);
-    if (character == '\n' || (character >= 0x20 && character < 0x7f)) {
-      text.push_back(static_cast<char>(character));
-    } else {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", character);
-      text += escaped;
-    }
-  }
-  return text;
-}
 
 std::string numbers(const std::vector<std::int64_t>& tokens) {
   std::string text;
@@ -41,23 +27,46 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
   return text;
 }
 
+/// As text, or as numbers where the model's vocabulary goes beyond the tokenizer's.
+std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+  const bool all_known = std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
+    return tokenizer.token(id).has_value();
+  });
+  return all_known ? tokens::printable(tokenizer.decode(ids)) : numbers(ids);
+}
+
+/// Whoever opens the saved model finds its tokenizer beside it.
+void copy_tokenizer(const std::string& tokenizer, const std::filesystem::path& directory) {
+  for (const std::string& file : tokens::files_of(tokenizer)) {
+    const std::filesystem::path target = directory / std::filesystem::path(file).filename();
+    std::error_code error;
+    if (!std::filesystem::equivalent(file, target, error)) {
+      std::filesystem::copy_file(file, target, std::filesystem::copy_options::overwrite_existing,
+                                 error);
+      FSDP_CHECK(!error, ErrorCode::kIo, "'", target.string(),
+                 "' cannot be written: ", error.message());
+    }
+  }
+}
+
 }  // namespace
 
 std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
                         const data::Split& parts) {
+  const auto tokenizer = !config.tokenizer.empty() ? tokens::load(config.tokenizer)
+                         : corpus.is_text()        ? tokens::bytes()
+                                                   : nullptr;
   std::vector<std::int64_t> prompt;
-  if (corpus.is_text()) {
-    for (const char character : config.prompt) {
-      prompt.push_back(static_cast<unsigned char>(character));
-    }
+  if (tokenizer) {
+    prompt = tokenizer->encode(config.prompt);
   } else {
     prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, parts.validation.size())));
     corpus.read(parts.validation.begin, prompt);
   }
   const auto drawn =
       models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
-  return corpus.is_text() ? config.prompt + printable(drawn)
-                          : numbers(prompt) + " | " + numbers(drawn);
+  return tokenizer ? config.prompt + readable(*tokenizer, drawn)
+                   : numbers(prompt) + " | " + numbers(drawn);
 }
 
 std::string save(const TrainConfig& config, const Sharded& sharded) {
@@ -72,6 +81,9 @@ std::string save(const TrainConfig& config, const Sharded& sharded) {
     file.close();
     FSDP_CHECK(file, ErrorCode::kIo, "'", config_path,
                "' cannot be written: ", std::strerror(errno));
+    if (!config.tokenizer.empty()) {
+      copy_tokenizer(config.tokenizer, directory);
+    }
   }
   return path;
 }

@@ -20,6 +20,7 @@ const char* to_string(WeightType type);
 /// A training run. The defaults train the default model on the default text.
 struct TrainConfig {
   std::string data;         ///< text file, directory, or .bin token file
+  std::string tokenizer;    ///< what made the tokens of `data`, see tokens::load(); empty: bytes
   models::GPTConfig model;  ///< its context must hold `sequence`
   std::int64_t sequence = 128;
 
