@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
       "  fsdp generate runs/model --prompt \"In \"  text from saved weights\n"
       "  fsdp run -n 4 ./my_program --its-flag  any program, as 4 ranks\n"
       "  fsdp checkpoint ls runs/mine           what a run has saved\n"
+      "  fsdp tokenize --tokenizer models/gpt2 my.txt\n"
       "\n"
       "Exit codes: 0 success, 1 failure, 2 bad input; run: that of the rank that failed first.");
   const Arguments arguments(argv + 1, argv + argc);
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   const Action run_program = add_run(app, after_dashes);
   const Action use_checkpoint = add_checkpoint(app);
   const Action generate = add_generate(app, arguments);
+  const Action tokenize = add_tokenize(app);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
     if (!app.got_subcommand("run") && !after_dashes.empty()) {
@@ -85,6 +87,9 @@ int main(int argc, char** argv) {
   }
   if (app.got_subcommand("generate")) {
     return run(generate);
+  }
+  if (app.got_subcommand("tokenize")) {
+    return run(tokenize);
   }
   return run(app.got_subcommand("train") ? train : run_program);
 }

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "fsdp/base/error.hpp"
+#include "fsdp/archive/listing.hpp"
 
 namespace fsdp::apps {
 
@@ -38,16 +38,21 @@ std::string job_variable() {
   return "";
 }
 
-void as_bad_input(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    const bool is_input = error.code() == ErrorCode::kNotFound ||
-                          error.code() == ErrorCode::kCorrupt ||
-                          error.code() == ErrorCode::kUnsupported;
-    FSDP_CHECK(!is_input, ErrorCode::kInvalidArgument, error.text());
-    throw;
+std::string tokenizer_beside(const std::string& weights) {
+  std::error_code ignored;
+  const auto has_one = [&](const fs::path& directory) {
+    return fs::exists(directory / "tokenizer.json", ignored) ||
+           (fs::exists(directory / "vocab.json", ignored) &&
+            fs::exists(directory / "merges.txt", ignored));
+  };
+  const fs::path directory =
+      fs::is_directory(weights, ignored) ? fs::path(weights) : fs::path(weights).parent_path();
+  if (has_one(directory)) {
+    return directory.string();
   }
+  // A run's directory: what it is about lies in its checkpoints.
+  const auto latest = archive::latest_checkpoint(weights).found;
+  return latest && has_one(latest->path) ? latest->path : "";
 }
 
 }  // namespace fsdp::apps

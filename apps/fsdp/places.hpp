@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <string>
 
 namespace fsdp::apps {
@@ -16,8 +15,8 @@ std::string default_text();
 /// The variable that says that this process is already a rank of a job; empty when there is none.
 std::string job_variable();
 
-/// Runs `action`; files that are missing, damaged or ask for what is not supported are bad input.
-/// @throws Error kInvalidArgument in place of kNotFound, kCorrupt and kUnsupported
-void as_bad_input(const std::function<void()>& action);
+/// The directory with the tokenizer that lies beside weights, as archive::WeightSource opens them;
+/// empty when there is none.
+std::string tokenizer_beside(const std::string& weights);
 
 }  // namespace fsdp::apps

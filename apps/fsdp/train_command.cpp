@@ -12,7 +12,9 @@
 #include "fsdp/launch/launcher.hpp"
 #include "fsdp/train/generation.hpp"
 #include "fsdp/train/trainer.hpp"
+#include "bad_input.hpp"
 #include "places.hpp"
+#include "train_data.hpp"
 
 namespace fsdp::apps {
 namespace {
@@ -53,7 +55,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags) {
   from_nothing(group->add_option("--heads", flags.heads, "Attention heads; must divide the width"));
   group->add_option("--seq", flags.sequence,
                     "Tokens of a training sequence (default: the preset's; with --init 128)");
-  from_nothing(group->add_option("--vocab", flags.vocab, "Number of tokens; 256 for bytes"));
+  from_nothing(group->add_option("--vocab", flags.vocab,
+                                 "Number of tokens (default: the tokenizer's; 256 for bytes)"));
   group->add_option("--dropout", flags.dropout, "Dropout while training");
   auto* tied = group->add_flag("--tied", flags.tied, "The head uses the token embedding's weight");
   auto* untied = group->add_flag("--untied", flags.untied, "The head has a weight of its own");
@@ -120,7 +123,10 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   const auto output = command.add_option_group("Data and output");
   output->add_option(
       "--data", config.data,
-      "Text file, directory, or .bin of uint16 tokens (default: the King James Bible)");
+      "Text file, directory, or .bin token file (default: the King James Bible)");
+  output->add_option("--tokenizer", config.tokenizer,
+                     "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
+                     "(default: that of --init, else tokens are bytes); text is tokenized once and kept in a cache");
   output
       ->add_option("--eval-every", config.eval_every,
                    "Steps between evaluations; 0: at the end only")
@@ -198,6 +204,9 @@ constexpr std::int64_t kSequenceOfPublished = 128;
 void resolve_init(TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   as_bad_input([&] { config.model = train::config_of(config.init); });
+  if (config.tokenizer.empty()) {
+    config.tokenizer = tokenizer_beside(config.init);
+  }
   if (flags.train_adapter) {
     FSDP_CHECK(!config.adapter.empty(), ErrorCode::kInvalidArgument,
                "--train-adapter needs --adapter DIR");
@@ -241,6 +250,7 @@ void resolve(TrainFlags& flags) {
   if (flags.config.data.empty()) {
     flags.config.data = default_text();
   }
+  use_tokenizer(flags.config, flags.vocab.has_value() || !flags.config.init.empty());
 }
 
 int train_here(const TrainFlags& flags) {
@@ -282,9 +292,10 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
       "  fsdp train --data notes/ --steps 500 --log run.jsonl --out runs/notes\n"
       "  fsdp train --ranks 4 --global-batch 64 --batch 8      2 micro-steps a step\n"
       "  fsdp train --preset gpt2 --data tokens.bin --batch 1\n"
+      "  fsdp train --tokenizer models/gpt2                    tokens of GPT-2 in place of bytes\n"
       "  fsdp train --preset llama --steps 500                 a small Llama, for bytes\n"
-      "  fsdp train --init smollm2 --data kjv.bin --batch 1    fine-tunes published weights\n"
-      "  fsdp train --init smollm2 --data kjv.bin --batch 1 --lora-rank 8 --out runs/adapter\n"
+      "  fsdp train --init smollm2 --batch 1                   fine-tunes published weights\n"
+      "  fsdp train --init smollm2 --batch 1 --lora-rank 8 --out runs/adapter\n"
       "  fsdp run -n 2 fsdp train                              inside a job: joins it\n"
       "  fsdp train --save runs/mine --save-every 100 --resume the same line starts and goes on\n"
       "\n"

@@ -3,12 +3,17 @@
 
 #include <torch/torch.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/weights.hpp"
 #include "fsdp/models/lora.hpp"
+#include "fsdp/tokens/tokenizer.hpp"
 
 namespace fsdp::train::detail {
 
@@ -83,12 +88,28 @@ void load_initial(const TrainConfig& config, Sharded& sharded) {
   }
 }
 
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  FSDP_CHECK(file, ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));
+  return text;
+}
+
+}  // namespace
+
 std::map<std::string, std::string> model_documents(const TrainConfig& config) {
   std::map<std::string, std::string> documents;
   if (!config.init.empty()) {
     documents = archive::WeightSource(config.init).documents();
   }
   documents.erase(format::kAdapterConfig);
+  if (!config.tokenizer.empty()) {
+    for (const std::string& file : tokens::files_of(config.tokenizer)) {
+      documents[std::filesystem::path(file).filename().string()] = read_file(file);
+    }
+  }
   documents["config.json"] = models::config_json(config.model, to_string(config.dtype));
   if (config.lora.rank > 0) {
     documents.merge(adapter_documents(config));

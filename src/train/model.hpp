@@ -19,8 +19,8 @@ std::shared_ptr<models::LanguageModel> make_model(const TrainConfig& config);
 /// @collective all ranks @throws Error kMismatch when they do not fit the model
 void load_initial(const TrainConfig& config, Sharded& sharded);
 
-/// Files that belong beside the model's weights: config.json, the tokenizer of config.init, and
-/// with adapters adapter_config.json.
+/// Files that belong beside the model's weights: config.json, the tokenizer (of config.tokenizer,
+/// else of config.init), and with adapters adapter_config.json.
 std::map<std::string, std::string> model_documents(const TrainConfig& config);
 /// The same beside adapters alone.
 std::map<std::string, std::string> adapter_documents(const TrainConfig& config);

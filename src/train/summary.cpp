@@ -7,6 +7,7 @@
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/memory/ledger.hpp"
 #include "fsdp/models/lora.hpp"
+#include "fsdp/tokens/tokenizer.hpp"
 #include "train/progress.hpp"
 
 namespace fsdp::train::detail {
@@ -44,8 +45,14 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   text << "data     " << corpus.path() << ": " << format_count(parts.train.size())
        << (corpus.is_text() ? " bytes" : " tokens") << " to learn from, "
        << format_count(parts.validation.size()) << " to validate\n";
+  if (!config.tokenizer.empty()) {
+    const auto tokenizer = tokens::load(config.tokenizer);
+    text << "tokens   " << tokenizer->name() << ", " << format_count(tokenizer->vocab_size())
+         << " ids\n";
+  }
   text << "model    " << format_count(models::parameter_count(config.model))
-       << " parameters: " << models::model_type(config.model) << ", " << model.layers << " layers, width " << model.width << ", " << model.heads
+       << " parameters: " << models::model_type(config.model) << ", " << model.layers
+       << " layers, width " << model.width << ", " << model.heads
        << " heads, vocabulary " << model.vocab << ", " << (model.tied ? "tied" : "untied")
        << " head, " << to_string(config.dtype) << "\n";
   if (!config.init.empty()) {

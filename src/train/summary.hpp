@@ -15,9 +15,11 @@ namespace fsdp::train::detail {
 std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
                     const Sharded& sharded);
 
-/// Draws the text of the end: `config.sample` tokens after the prompt. A text comes back as text,
-/// with unprintable bytes as "\x1b"; token files come back as numbers. @collective all ranks
-std::string sample_text(models::LanguageModel& model, const TrainConfig& config, const data::Corpus& corpus,
+/// Draws the text of the end: `config.sample` tokens after the prompt. What a tokenizer knows comes
+/// back as text, see tokens::printable(); other token files come back as numbers.
+/// @collective all ranks
+std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
+                        const data::Corpus& corpus,
                         const data::Split& parts);
 
 /// Writes model.safetensors and the model's documents into `config.out`, or with adapters those

@@ -21,6 +21,7 @@ const char* to_string(WeightType type);
 /// A training run. The defaults train the default model on the default text.
 struct TrainConfig {
   std::string data;           ///< text file, directory, or .bin token file
+  std::string tokenizer;      ///< what made the tokens of `data`, see tokens::load(); empty: bytes
   models::ModelConfig model;  ///< its context must hold `sequence`
   /// Published weights or a checkpoint to begin with, as archive::WeightSource opens them, of a
   /// model of this shape; empty: new weights.
