@@ -213,7 +213,8 @@ Action add_checkpoint(CLI::App& app) {
   converted->add_option("--dtype", flags->dtype, "float32, float64, float16 or bfloat16")
       ->required()
       ->check(CLI::IsMember({"float32", "float64", "float16", "bfloat16"}));
-  CLI::App* adapted = add("merge-lora", "Add LoRA adapters to the weights they belong to", merge_lora);
+  CLI::App* adapted =
+      add("merge-lora", "Add LoRA adapters to the weights they belong to", merge_lora);
   path(adapted, "SOURCE", flags->first, kSource);
   path(adapted, "ADAPTER", flags->second, "Directory that PEFT or fsdp train --lora-rank wrote");
   path(adapted, "TARGET", flags->third, "New directory, or a file that ends in .safetensors");

@@ -37,10 +37,11 @@ void add_flags(CLI::App& command, GenerateFlags& flags) {
                   "Weights and their config.json: a run's --out or --save, a directory as Hugging "
                   "Face writes it, or a .gguf file of a Llama model")
       ->required();
-  auto* prompt =
-      command.add_option("--prompt", flags.prompt, "What the text begins with")
-          ->capture_default_str();
-  command.add_option("--prompt-tokens", config.prompt, "The same as tokens, such as 1,42,7; the text is shown as tokens, too")
+  auto* prompt = command.add_option("--prompt", flags.prompt, "What the text begins with")
+                     ->capture_default_str();
+  command
+      .add_option("--prompt-tokens", config.prompt,
+                  "The same as tokens, such as 1,42,7; the text is shown as tokens, too")
       ->delimiter(',')
       ->excludes(prompt);
   command.add_option("--tokenizer", flags.tokenizer,
@@ -105,8 +106,8 @@ void resolve(GenerateFlags& flags) {
     FSDP_CHECK(!config.prompt.empty(), ErrorCode::kInvalidArgument, "--prompt is empty");
   }
   for (const std::int64_t token : config.prompt) {
-    FSDP_CHECK(token >= 0 && token < vocab, ErrorCode::kInvalidArgument, "the prompt has the token ",
-               token, ", outside the vocabulary of ", vocab);
+    FSDP_CHECK(token >= 0 && token < vocab, ErrorCode::kInvalidArgument,
+               "the prompt has the token ", token, ", outside the vocabulary of ", vocab);
   }
   config.use_cache = !flags.no_cache;
   if (!flags.ignore_end) {
@@ -166,8 +167,7 @@ int generate_here(const GenerateFlags& flags) {
   const bool is_first = world.rank() == 0;
   try {
     const std::int64_t vocab = models::sizes(train::config_of(flags.config.path)).vocab;
-    Printer printer(flags.speaks_numbers ? nullptr : tokenizer_of(flags, vocab),
-                    flags.config.ends);
+    Printer printer(flags.speaks_numbers ? nullptr : tokenizer_of(flags, vocab), flags.config.ends);
     const auto show = [&](std::int64_t token) { printer(token); };
     if (is_first && !flags.speaks_numbers) {
       std::printf("%s", flags.prompt.c_str());

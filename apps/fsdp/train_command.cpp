@@ -6,13 +6,13 @@
 #include <memory>
 #include <optional>
 
+#include "bad_input.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/launch/launcher.hpp"
 #include "fsdp/train/generation.hpp"
 #include "fsdp/train/trainer.hpp"
-#include "bad_input.hpp"
 #include "places.hpp"
 #include "train_data.hpp"
 
@@ -103,7 +103,8 @@ void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
   auto* rank = group->add_option(
       "--lora-rank", config.lora.rank,
       "Freeze the weights of --init and train low-rank adapters of this rank beside them");
-  group->add_option("--lora-alpha", config.lora.alpha, "What they add is multiplied by alpha / rank")
+  group
+      ->add_option("--lora-alpha", config.lora.alpha, "What they add is multiplied by alpha / rank")
       ->needs(rank)
       ->capture_default_str();
   group
@@ -111,9 +112,10 @@ void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
                    "Projections that get one (default: q_proj,v_proj; GPT-2: c_attn)")
       ->delimiter(',')
       ->needs(rank);
-  group->add_option("--adapter", config.adapter,
-                    "Directory of adapters: added to the weights of --init, unless "
-                    "--train-adapter")
+  group
+      ->add_option("--adapter", config.adapter,
+                   "Directory of adapters: added to the weights of --init, unless "
+                   "--train-adapter")
       ->excludes(rank);
   group->add_flag("--train-adapter", flags.train_adapter, "Go on training those of --adapter");
 }
@@ -121,12 +123,12 @@ void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
 void add_other_flags(CLI::App& command, TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   const auto output = command.add_option_group("Data and output");
-  output->add_option(
-      "--data", config.data,
-      "Text file, directory, or .bin token file (default: the King James Bible)");
+  output->add_option("--data", config.data,
+                     "Text file, directory, or .bin token file (default: the King James Bible)");
   output->add_option("--tokenizer", config.tokenizer,
                      "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
-                     "(default: that of --init, else tokens are bytes); text is tokenized once and kept in a cache");
+                     "(default: that of --init, else tokens are bytes); text is tokenized once and "
+                     "kept in a cache");
   output
       ->add_option("--eval-every", config.eval_every,
                    "Steps between evaluations; 0: at the end only")
@@ -217,10 +219,10 @@ void resolve_init(TrainFlags& flags) {
     config.lora.targets =
         is_gpt ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"q_proj", "v_proj"};
   }
-  config.sequence = flags.sequence.value_or(
-      std::min(kSequenceOfPublished, models::sizes(config.model).context));
-  config.lr = flags.lr.value_or(config.lora.rank > 0 ? kLearningRateOfAdapters
-                                                     : kLearningRateOfPublished);
+  config.sequence =
+      flags.sequence.value_or(std::min(kSequenceOfPublished, models::sizes(config.model).context));
+  config.lr =
+      flags.lr.value_or(config.lora.rank > 0 ? kLearningRateOfAdapters : kLearningRateOfPublished);
 }
 
 void resolve_new(TrainFlags& flags) {
@@ -281,7 +283,8 @@ int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks)
 
 Action add_train(CLI::App& app, const Arguments& arguments) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = app.add_subcommand("train", "Train a language model on text, sharded over ranks");
+  CLI::App* command =
+      app.add_subcommand("train", "Train a language model on text, sharded over ranks");
   add_model_flags(*command, *flags);
   add_training_flags(*command, *flags);
   add_adapter_flags(*command, *flags);

@@ -105,10 +105,10 @@ std::map<std::string, Factors> read_factors(const WeightSource& base, const std:
   std::map<std::string, Factors> all;
   for (const Tensor& down : adapters.tensors()) {
     const bool is_up = down.name.ends_with(kUp);
-    FSDP_CHECK(down.name.starts_with(format::kAdapterPrefix) &&
-                   (is_up || down.name.ends_with(kDown)),
-               ErrorCode::kUnsupported, "'", path, "' holds '", down.name,
-               "', which is no LoRA factor under PEFT's name");
+    FSDP_CHECK(
+        down.name.starts_with(format::kAdapterPrefix) && (is_up || down.name.ends_with(kDown)),
+        ErrorCode::kUnsupported, "'", path, "' holds '", down.name,
+        "', which is no LoRA factor under PEFT's name");
     if (is_up) {
       continue;
     }
@@ -124,9 +124,9 @@ std::map<std::string, Factors> read_factors(const WeightSource& base, const std:
                     .b = read_all(adapters, *up),
                     .in = down.shape[1],
                     .out = up->shape[0]};
-    const std::vector<std::int64_t> shape =
-        lora.is_transposed ? std::vector{factors.in, factors.out}
-                           : std::vector{factors.out, factors.in};
+    const std::vector<std::int64_t> shape = lora.is_transposed
+                                                ? std::vector{factors.in, factors.out}
+                                                : std::vector{factors.out, factors.in};
     FSDP_CHECK(down.shape[0] == lora.rank && up->shape[1] == lora.rank && weight->shape == shape &&
                    is_floating(weight->dtype),
                ErrorCode::kMismatch, "'", path, "': lora_A ", shape_text(down.shape),
@@ -151,9 +151,8 @@ TensorSource open_adapted(const std::string& base_path, const std::string& adapt
              format::kAdapterConfig, ": no directory of adapters");
   const format::LoRAConfig lora = format::parse_adapter_config(config, found->second);
   auto factors = read_factors(base, (directory / format::kAdapterFile).string(), lora);
-  TensorSource source{.tensors = base.tensors(),
-                      .aliases = base.aliases(),
-                      .documents = base.documents()};
+  TensorSource source{
+      .tensors = base.tensors(), .aliases = base.aliases(), .documents = base.documents()};
   source.reader = std::make_unique<AdaptedReader>(std::move(base), lora, std::move(factors));
   return source;
 }

@@ -27,9 +27,9 @@ const T* find(const GgufHeader& header, const std::string& key) {
 template <class T>
 T need(const std::string& path, const GgufHeader& header, const std::string& key) {
   const T* found = find<T>(header, key);
-  FSDP_CHECK(found != nullptr, ErrorCode::kCorrupt, "'", path, "': metadata '", key,
-             header.metadata.contains(key) ? "' is of another type than a Llama model's"
-                                           : "' is missing");
+  FSDP_CHECK(
+      found != nullptr, ErrorCode::kCorrupt, "'", path, "': metadata '", key,
+      header.metadata.contains(key) ? "' is of another type than a Llama model's" : "' is missing");
   return *found;
 }
 
@@ -152,27 +152,28 @@ void add_tokenizer(const GgufHeader& header, std::map<std::string, std::string>&
   documents["merges.txt"] = merge_lines;
   documents["vocab.json"] = dump(vocab);
   documents["tokenizer_config.json"] = dump(tokenizer_config(header, *tokens));
-  documents["tokenizer.json"] =
-      dump({{"version", "1.0"},
-            {"truncation", nullptr},
-            {"padding", nullptr},
-            {"added_tokens", added_tokens(header, *tokens)},
-            {"normalizer", nullptr},
-            {"pre_tokenizer", pre_tokenizer(*pre)},
-            {"post_processor", nullptr},
-            {"decoder", {{"type", "ByteLevel"},
-                         {"add_prefix_space", true},
-                         {"trim_offsets", true},
-                         {"use_regex", true}}},
-            {"model", {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"vocab", std::move(vocab)},
-                       {"merges", *merges}}}});
+  documents["tokenizer.json"] = dump({{"version", "1.0"},
+                                      {"truncation", nullptr},
+                                      {"padding", nullptr},
+                                      {"added_tokens", added_tokens(header, *tokens)},
+                                      {"normalizer", nullptr},
+                                      {"pre_tokenizer", pre_tokenizer(*pre)},
+                                      {"post_processor", nullptr},
+                                      {"decoder",
+                                       {{"type", "ByteLevel"},
+                                        {"add_prefix_space", true},
+                                        {"trim_offsets", true},
+                                        {"use_regex", true}}},
+                                      {"model",
+                                       {{"type", "BPE"},
+                                        {"dropout", nullptr},
+                                        {"unk_token", nullptr},
+                                        {"continuing_subword_prefix", nullptr},
+                                        {"end_of_word_suffix", nullptr},
+                                        {"fuse_unk", false},
+                                        {"byte_fallback", false},
+                                        {"vocab", std::move(vocab)},
+                                        {"merges", *merges}}}});
 }
 
 bool is_known(const std::string& key) {
@@ -214,7 +215,8 @@ GgufHeads check_gguf_metadata(const std::string& path, const GgufHeader& header)
   FSDP_CHECK(heads.heads > 0 && heads.kv_heads > 0 && width > 0 && width % heads.heads == 0,
              ErrorCode::kCorrupt, "'", path, "' has ", heads.heads, " heads and ", heads.kv_heads,
              " key heads in a width of ", width);
-  for (const char* key : {"rope.dimension_count", "attention.key_length", "attention.value_length"}) {
+  for (const char* key :
+       {"rope.dimension_count", "attention.key_length", "attention.value_length"}) {
     const auto* value = find<std::int64_t>(header, std::string("llama.") + key);
     FSDP_CHECK(value == nullptr || *value == width / heads.heads, ErrorCode::kUnsupported, "'",
                path, "': llama.", key, " is ", value == nullptr ? 0 : *value, ", only ",

@@ -147,10 +147,10 @@ TensorSource open_gguf(const std::string& path) {
     FSDP_CHECK(renamed, ErrorCode::kUnsupported, "'", path, "' holds the tensor '", tensor.name,
                "', for which Hugging Face's Llama has no place");
     const std::int64_t permuted = renamed->permuted_heads;
-    FSDP_CHECK(permuted == 0 || (tensor.shape.size() == 2 &&
-                                 tensor.shape.front() % (2 * permuted) == 0),
-               ErrorCode::kCorrupt, "'", path, "': the rows of tensor '", tensor.name,
-               "' are not those of ", permuted, " heads");
+    FSDP_CHECK(
+        permuted == 0 || (tensor.shape.size() == 2 && tensor.shape.front() % (2 * permuted) == 0),
+        ErrorCode::kCorrupt, "'", path, "': the rows of tensor '", tensor.name,
+        "' are not those of ", permuted, " heads");
     const std::int64_t bytes = numel(tensor.shape) * kFloatBytes;
     source.tensors.push_back({.section = Section::kModel,
                               .name = renamed->name,

@@ -68,8 +68,8 @@ class FileLister {
   }
 
   void add(const Tensor& tensor, const std::string& path) {
-    FSDP_CHECK(by_name.emplace(tensor.name, source.tensors.size()).second, ErrorCode::kCorrupt, "'", path,
-               "': the tensor '", tensor.name, "' is in another file, too");
+    FSDP_CHECK(by_name.emplace(tensor.name, source.tensors.size()).second, ErrorCode::kCorrupt, "'",
+               path, "': the tensor '", tensor.name, "' is in another file, too");
     source.tensors.push_back(tensor);
   }
 
@@ -107,8 +107,8 @@ class FileLister {
     }
     for (const auto& [tensor, file] : expected) {
       const auto found = by_name.find(tensor);
-      FSDP_CHECK(found != by_name.end() && source.tensors[found->second].file == file, ErrorCode::kCorrupt,
-                 "'", index, "' has the tensor '", tensor, "' in '", file,
+      FSDP_CHECK(found != by_name.end() && source.tensors[found->second].file == file,
+                 ErrorCode::kCorrupt, "'", index, "' has the tensor '", tensor, "' in '", file,
                  "', which does not hold it");
     }
     source.documents = detail::read_documents(path.string());
@@ -165,8 +165,8 @@ struct WeightSource::Parts {
 WeightSource::WeightSource(const std::string& path) {
   std::error_code ignored;
   FSDP_CHECK(fs::exists(path, ignored), ErrorCode::kNotFound, "there is nothing at '", path, "'");
-  parts_ = std::make_unique<Parts>(path.ends_with(".gguf") ? detail::open_gguf(path)
-                                                           : open_files(path));
+  parts_ =
+      std::make_unique<Parts>(path.ends_with(".gguf") ? detail::open_gguf(path) : open_files(path));
 }
 
 WeightSource::WeightSource(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

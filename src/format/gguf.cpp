@@ -25,8 +25,19 @@ constexpr std::int64_t kDefaultAlignment = 32;
 
 /// Numbers of value types in metadata.
 enum ValueType : std::uint32_t {
-  kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kFloat32, kBool, kString, kArray, kUint64,
-  kInt64, kFloat64
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kFloat32,
+  kBool,
+  kString,
+  kArray,
+  kUint64,
+  kInt64,
+  kFloat64
 };
 
 /// Takes little-endian values off a stream, never beyond the file's end.
@@ -63,8 +74,8 @@ class Cursor {
   std::int64_t count(const std::string& what, std::int64_t least_bytes) {
     const auto value = number<std::uint64_t>(what);
     FSDP_CHECK(value <= static_cast<std::uint64_t>(left_ / least_bytes), ErrorCode::kCorrupt, "'",
-               path_, "': ", what, " claims ", value, " entries at byte ", position(), ", but only ",
-               left_, " bytes follow");
+               path_, "': ", what, " claims ", value, " entries at byte ", position(),
+               ", but only ", left_, " bytes follow");
     return static_cast<std::int64_t>(value);
   }
 
@@ -161,8 +172,8 @@ GgufValue take_value(Cursor& cursor, const std::string& what) {
 }
 
 GgufType known_type(std::uint32_t type, const std::string& what) {
-  for (const GgufType known : {GgufType::kF32, GgufType::kF16, GgufType::kQ4_1, GgufType::kQ8_0,
-                               GgufType::kBF16}) {
+  for (const GgufType known :
+       {GgufType::kF32, GgufType::kF16, GgufType::kQ4_1, GgufType::kQ8_0, GgufType::kBF16}) {
     if (static_cast<std::uint32_t>(known) == type) {
       return known;
     }
@@ -235,8 +246,7 @@ void place_tensors(GgufHeader& header, std::int64_t data_begin, std::int64_t ali
 
 }  // namespace
 
-GgufHeader parse_gguf_header(const std::string& path, std::istream& file,
-                             std::int64_t file_bytes) {
+GgufHeader parse_gguf_header(const std::string& path, std::istream& file, std::int64_t file_bytes) {
   Cursor cursor(path, file, file_bytes);
   std::string magic(kMagic.size(), '\0');
   cursor.take(magic.data(), std::ssize(magic), "the magic");

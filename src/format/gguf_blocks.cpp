@@ -40,7 +40,8 @@ void decode_q8_0(const std::uint8_t* block, float* dst) {
   }
 }
 
-/// A scale, a least value, and 32 numbers of 4 bits: the low halves of 16 bytes, then the high ones.
+/// A scale, a least value, and 32 numbers of 4 bits: the low halves of 16 bytes, then the high
+/// ones.
 void decode_q4_1(const std::uint8_t* block, float* dst) {
   const float scale = from_half(load16(block)), least = from_half(load16(block + 2));
   for (int i = 0; i < kBlockElements / 2; ++i) {

@@ -115,8 +115,8 @@ void Fields::must_be(const std::string& name, const ordered_json& value) {
 void Fields::must_be_empty(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const ordered_json* found = find(name);
-    const bool is_empty =
-        found == nullptr || *found == false || *found == "" || (found->is_structured() && found->empty());
+    const bool is_empty = found == nullptr || *found == false || *found == "" ||
+                          (found->is_structured() && found->empty());
     if (!is_empty) {
       problem(prefix_ + name + " is " + found->dump() + ", must be absent or empty");
     }

@@ -50,13 +50,31 @@ LoRAConfig parse_adapter_config(const std::string& path, const std::string& text
   fields.must_be("peft_type", "LORA");
   fields.must_be("task_type", "CAUSAL_LM");
   fields.must_be("bias", "none");
-  fields.must_be_empty({"use_rslora", "use_dora", "use_qalora", "use_bdlora", "lora_bias",
-                        "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform",
-                        "layers_pattern", "exclude_modules", "target_parameters",
-                        "trainable_token_indices", "layer_replication", "megatron_config",
-                        "alora_invocation_tokens", "arrow_config", "ensure_weight_tying", "loftq_config",
-                        "corda_config", "eva_config", "kasa_config", "lora_ga_config",
-                        "monteclora_config", "velora_config"});
+  fields.must_be_empty({"use_rslora",
+                        "use_dora",
+                        "use_qalora",
+                        "use_bdlora",
+                        "lora_bias",
+                        "rank_pattern",
+                        "alpha_pattern",
+                        "modules_to_save",
+                        "layers_to_transform",
+                        "layers_pattern",
+                        "exclude_modules",
+                        "target_parameters",
+                        "trainable_token_indices",
+                        "layer_replication",
+                        "megatron_config",
+                        "alora_invocation_tokens",
+                        "arrow_config",
+                        "ensure_weight_tying",
+                        "loftq_config",
+                        "corda_config",
+                        "eva_config",
+                        "kasa_config",
+                        "lora_ga_config",
+                        "monteclora_config",
+                        "velora_config"});
   // Other ways to begin ("pissa", "olora") change the base's weights, which then are not those that
   // the base's file has.
   const ordered_json* drawn = fields.find("init_lora_weights");

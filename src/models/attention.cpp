@@ -33,9 +33,9 @@ at::Tensor attend(const at::Tensor& queries, at::Tensor keys, at::Tensor values,
   const at::Tensor mask =
       time > 1 && seen != time ? causal_mask(time, seen, queries) : at::Tensor();
   const auto optional_mask = mask.defined() ? std::optional(mask) : std::nullopt;
-  const at::Tensor mixed = at::scaled_dot_product_attention(
-      queries, repeat_heads(keys, heads), repeat_heads(values, heads), optional_mask, dropout,
-      is_causal);
+  const at::Tensor mixed = at::scaled_dot_product_attention(queries, repeat_heads(keys, heads),
+                                                            repeat_heads(values, heads),
+                                                            optional_mask, dropout, is_causal);
   return mixed.transpose(1, 2).reshape({queries.size(0), time, heads * queries.size(3)});
 }
 

@@ -15,8 +15,8 @@ struct Place {
 };
 
 /// Softmax attention of `queries` [batch, heads, time, width] over the keys and values
-/// [batch, kv heads, time, width] of the same positions and, with a cache, of all before. A key head
-/// serves heads / kv heads query heads. Returns [batch, time, heads x width].
+/// [batch, kv heads, time, width] of the same positions and, with a cache, of all before. A key
+/// head serves heads / kv heads query heads. Returns [batch, time, heads x width].
 at::Tensor attend(const at::Tensor& queries, at::Tensor keys, at::Tensor values, double dropout,
                   const Place& place);
 

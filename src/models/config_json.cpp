@@ -23,12 +23,30 @@ namespace {
 /// type of the weights (each tensor has its own), defaults of other programs, heads for tasks that
 /// are no language modelling.
 void ignore_bookkeeping(Fields& fields) {
-  fields.ignore({"_name_or_path", "name_or_path", "_commit_hash", "model_type", "torch_dtype",
-                 "dtype", "transformers_version", "transformers.js_config", "use_cache",
-                 "return_dict", "output_attentions", "output_hidden_states", "gradient_checkpointing",
-                 "task_specific_params", "id2label", "label2id", "num_labels", "problem_type",
-                 "finetuning_task", "chunk_size_feed_forward", "initializer_range",
-                 "_attn_implementation", "_attn_implementation_autoset", "unsloth_version",
+  fields.ignore({"_name_or_path",
+                 "name_or_path",
+                 "_commit_hash",
+                 "model_type",
+                 "torch_dtype",
+                 "dtype",
+                 "transformers_version",
+                 "transformers.js_config",
+                 "use_cache",
+                 "return_dict",
+                 "output_attentions",
+                 "output_hidden_states",
+                 "gradient_checkpointing",
+                 "task_specific_params",
+                 "id2label",
+                 "label2id",
+                 "num_labels",
+                 "problem_type",
+                 "finetuning_task",
+                 "chunk_size_feed_forward",
+                 "initializer_range",
+                 "_attn_implementation",
+                 "_attn_implementation_autoset",
+                 "unsloth_version",
                  "unsloth_fixed"});
 }
 
@@ -244,9 +262,9 @@ ModelConfig read_config(const std::string& path, const std::string& text) {
   Problems problems;
   const ModelConfig config = type == "gpt2" ? ModelConfig(read_gpt(json, problems))
                                             : ModelConfig(read_llama(json, problems));
-  FSDP_CHECK(problems.empty(), ErrorCode::kUnsupported, "'", path,
-             "' asks for a model that this library cannot build: ",
-             format::detail::joined(problems));
+  FSDP_CHECK(
+      problems.empty(), ErrorCode::kUnsupported, "'", path,
+      "' asks for a model that this library cannot build: ", format::detail::joined(problems));
   validate(config);
   return config;
 }

@@ -30,12 +30,13 @@ void check(const GenerateOptions& options, const std::vector<std::int64_t>& prom
              ", neither may be negative");
 }
 
-/// Leaves the fewest likeliest tokens whose probabilities reach `top_p`: one stays when those before
-/// it do not reach it yet, so the likeliest always does.
+/// Leaves the fewest likeliest tokens whose probabilities reach `top_p`: one stays when those
+/// before it do not reach it yet, so the likeliest always does.
 at::Tensor keep_likeliest(const at::Tensor& probabilities, double top_p) {
   const auto [sorted, order] = probabilities.sort(/*dim=*/-1, /*descending=*/true);
   const at::Tensor before = sorted.cumsum(-1) - sorted;
-  return torch::zeros_like(probabilities).scatter(-1, order, sorted.masked_fill(before >= top_p, 0));
+  return torch::zeros_like(probabilities)
+      .scatter(-1, order, sorted.masked_fill(before >= top_p, 0));
 }
 
 std::int64_t draw(const at::Tensor& logits, const GenerateOptions& options,

@@ -48,8 +48,7 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, const detail::Place& plac
 MLPImpl::MLPImpl(const GPTConfig& config) {
   const std::int64_t inner = config.effective_inner();
   c_fc = register_module("c_fc", Projection(config.width, inner, kInitialDeviation));
-  c_proj =
-      register_module("c_proj", Projection(inner, config.width, residual_deviation(config)));
+  c_proj = register_module("c_proj", Projection(inner, config.width, residual_deviation(config)));
 }
 
 at::Tensor MLPImpl::forward(const at::Tensor& x) {

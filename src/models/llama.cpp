@@ -81,8 +81,7 @@ LlamaBlockImpl::LlamaBlockImpl(const LlamaConfig& config) {
 
 at::Tensor LlamaBlockImpl::forward(const at::Tensor& x, const Rotation& rotation,
                                    const detail::Place& place) {
-  const at::Tensor attended =
-      x + self_attn->forward(input_layernorm->forward(x), rotation, place);
+  const at::Tensor attended = x + self_attn->forward(input_layernorm->forward(x), rotation, place);
   return attended + mlp->forward(post_attention_layernorm->forward(attended));
 }
 
@@ -90,10 +89,9 @@ LlamaBodyImpl::LlamaBodyImpl(const LlamaConfig& config) : frequencies_(rope_freq
   {
     torch::NoGradGuard no_grad;
     embed_tokens = register_module(
-        "embed_tokens",
-        torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.width)
-                                 ._weight(torch::empty({config.vocab, config.width})
-                                              .normal_(0, kInitialDeviation))));
+        "embed_tokens", torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.width)
+                                                 ._weight(torch::empty({config.vocab, config.width})
+                                                              .normal_(0, kInitialDeviation))));
   }
   layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < config.layers; ++i) {
@@ -116,7 +114,8 @@ Rotation LlamaBodyImpl::rotation(std::int64_t begin, std::int64_t count,
 
 at::Tensor LlamaBodyImpl::forward(const at::Tensor& tokens, KeyValueCache* cache) {
   at::Tensor x = embed_tokens->forward(tokens);
-  const Rotation turn = rotation(cache == nullptr ? 0 : cache->length(), tokens.size(1), x.detach());
+  const Rotation turn =
+      rotation(cache == nullptr ? 0 : cache->length(), tokens.size(1), x.detach());
   for (std::size_t i = 0; i < layers->size(); ++i) {
     x = layers->at<LlamaBlockImpl>(i).forward(x, turn, {.cache = cache, .block = i});
   }

@@ -91,8 +91,8 @@ void validate(const LlamaConfig& config) {
                    " key and value heads do not divide ", config.heads, " heads");
   }
   if (width && heads && config.head_width == 0) {
-    problems.check(config.width % config.heads == 0, config.heads, " heads do not divide the width ",
-                   config.width);
+    problems.check(config.width % config.heads == 0, config.heads,
+                   " heads do not divide the width ", config.width);
   }
   problems.check(config.head_width >= 0 && config.head_width <= kMost, "head_width is ",
                  config.head_width, ", must be 0 to ", kMost);

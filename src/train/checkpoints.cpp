@@ -96,21 +96,20 @@ std::optional<Standing> Checkpoints::resume() {
 
 checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
   const data::SamplerState data = sampler_.state(standing.next_sample);
-  return {
-      .values = {{"config", config_values(config_)},
-                 {"data",
-                  {{"seed", std::to_string(data.seed)},
-                   {"windows", data.windows},
-                   {"next_sample", data.next_sample}}},
-                 {"progress", {{"loss", standing.loss}}},
-                 {"schedule",
-                  {{"lr", config_.lr},
-                   {"min_lr", config_.effective_min_lr()},
-                   {"warmup", config_.effective_warmup()},
-                   {"steps", config_.steps},
-                   {"position", standing.step}}}},
-      .rng = checkpoint::rng_state(),
-      .documents = documents_};
+  return {.values = {{"config", config_values(config_)},
+                     {"data",
+                      {{"seed", std::to_string(data.seed)},
+                       {"windows", data.windows},
+                       {"next_sample", data.next_sample}}},
+                     {"progress", {{"loss", standing.loss}}},
+                     {"schedule",
+                      {{"lr", config_.lr},
+                       {"min_lr", config_.effective_min_lr()},
+                       {"warmup", config_.effective_warmup()},
+                       {"steps", config_.steps},
+                       {"position", standing.step}}}},
+          .rng = checkpoint::rng_state(),
+          .documents = documents_};
 }
 
 void Checkpoints::save_at_once(const Standing& standing, bool now) {

@@ -67,9 +67,8 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   limited("--eval-batches", config.eval_batches);
   limited("--sample", config.sample);
   limited("--steps", config.steps, kMostSteps);
-  problems.check(config.sequence <= models::sizes(config.model).context, "--seq ",
-                 config.sequence, " does not fit the model's context of ",
-                 models::sizes(config.model).context);
+  problems.check(config.sequence <= models::sizes(config.model).context, "--seq ", config.sequence,
+                 " does not fit the model's context of ", models::sizes(config.model).context);
   if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0 && config.batch <= kLimit) {
     const std::int64_t batch = config.batch;
     if (batch == 0) {

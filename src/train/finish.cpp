@@ -32,16 +32,15 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
 
 /// As text, or as numbers where the model's vocabulary goes beyond the tokenizer's.
 std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
-  const bool all_known = std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
-    return tokenizer.token(id).has_value();
-  });
+  const bool all_known = std::all_of(
+      ids.begin(), ids.end(), [&](std::int64_t id) { return tokenizer.token(id).has_value(); });
   return all_known ? tokens::printable(tokenizer.decode(ids)) : numbers(ids);
 }
 
 }  // namespace
 
-std::string sample_text(models::LanguageModel& model, const TrainConfig& config, const data::Corpus& corpus,
-                        const data::Split& parts) {
+std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
+                        const data::Corpus& corpus, const data::Split& parts) {
   const auto tokenizer = !config.tokenizer.empty() ? tokens::load(config.tokenizer)
                          : corpus.is_text()        ? tokens::bytes()
                                                    : nullptr;

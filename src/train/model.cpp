@@ -50,8 +50,7 @@ void check_base(const checkpoint::LoadReport& report) {
 }
 
 void load_adapters(const TrainConfig& config, Sharded& sharded) {
-  const std::string path =
-      (std::filesystem::path(config.adapter) / format::kAdapterFile).string();
+  const std::string path = (std::filesystem::path(config.adapter) / format::kAdapterFile).string();
   const auto report = checkpoint::load_weights(
       path, sharded,
       {.name_of = [&](const std::string& stored) -> std::optional<std::string> {

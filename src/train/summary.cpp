@@ -52,17 +52,17 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   }
   text << "model    " << format_count(models::parameter_count(config.model))
        << " parameters: " << models::model_type(config.model) << ", " << model.layers
-       << " layers, width " << model.width << ", " << model.heads
-       << " heads, vocabulary " << model.vocab << ", " << (model.tied ? "tied" : "untied")
-       << " head, " << to_string(config.dtype) << "\n";
+       << " layers, width " << model.width << ", " << model.heads << " heads, vocabulary "
+       << model.vocab << ", " << (model.tied ? "tied" : "untied") << " head, "
+       << to_string(config.dtype) << "\n";
   if (!config.init.empty()) {
     text << "begins   with " << config.init
          << (config.adapter.empty() ? "" : " and the adapters in " + config.adapter) << "\n";
   }
   if (config.lora.rank > 0) {
-    text << "adapters " << format_count(adapter_elements(sharded))
-         << " parameters learn: rank " << config.lora.rank << ", alpha " << config.lora.alpha
-         << ", beside " << joined(config.lora.targets) << "\n";
+    text << "adapters " << format_count(adapter_elements(sharded)) << " parameters learn: rank "
+         << config.lora.rank << ", alpha " << config.lora.alpha << ", beside "
+         << joined(config.lora.targets) << "\n";
   }
   text << "ranks    " << world.size() << " over " << world.communicator().transport() << ", "
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "

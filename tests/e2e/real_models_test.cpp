@@ -79,7 +79,8 @@ constexpr const char* kNames[] = {"llama", "llama-tied", "llama-bf16", "gpt2", "
 
 at::Tensor read(const archive::WeightSource& source, const std::string& name) {
   const archive::Tensor& tensor = *source.find(name);
-  at::Tensor values = torch::empty(tensor.shape, tensor.dtype == "F32" ? torch::kFloat : torch::kLong);
+  at::Tensor values =
+      torch::empty(tensor.shape, tensor.dtype == "F32" ? torch::kFloat : torch::kLong);
   source.read(tensor, 0, tensor.bytes, values.data_ptr());
   return values;
 }
@@ -160,9 +161,8 @@ class TransformersModelsTest : public ::testing::Test {
       return;
     }
     models_ = std::make_unique<test::TemporaryDirectory>();
-    const CommandResult made =
-        run_command({python, "-c", kMakeModels, models_->path()},
-                    {{"HF_HUB_OFFLINE", "1"}, {"OMP_NUM_THREADS", "1"}});
+    const CommandResult made = run_command({python, "-c", kMakeModels, models_->path()},
+                                           {{"HF_HUB_OFFLINE", "1"}, {"OMP_NUM_THREADS", "1"}});
     ASSERT_EQ(made.code, 0) << made.err;
   }
   static void TearDownTestSuite() { models_.reset(); }
@@ -221,8 +221,13 @@ TEST_F(RealModelsTest, WhatIsSavedHereHasTheSameLogitsInTransformers) {
   models::LlamaConfig tied = llama;
   tied.tied = true;
   tied.rope = {.theta = 900, .scaling = models::RopeScaling::kLinear, .factor = 3};
-  const models::GPTConfig gpt{
-      .vocab = 130, .width = 40, .layers = 2, .heads = 4, .context = 48, .tied = false, .inner = 64};
+  const models::GPTConfig gpt{.vocab = 130,
+                              .width = 40,
+                              .layers = 2,
+                              .heads = 4,
+                              .context = 48,
+                              .tied = false,
+                              .inner = 64};
   std::vector<std::string> paths;
   torch::manual_seed(1);
   const at::Tensor tokens = torch::randint(130, {2, 33}, torch::kInt64);
@@ -269,7 +274,8 @@ for path in sys.argv[2:]:
   }
 }
 
-// Without Python -----------------------------------------------------------------------------------
+// Without Python
+// -----------------------------------------------------------------------------------
 
 class FineTuneTest : public RealModelsTest {
  protected:
@@ -284,11 +290,11 @@ class FineTuneTest : public RealModelsTest {
 
   /// Trains from `flags`; what it printed.
   std::string fine_tune(const std::vector<std::string>& flags) const {
-    const CommandResult result = run_fsdp(
-        std::vector<std::string>{"train", "--init", at("base"), "--data", at("text"), "--sample",
-                                 "0", "--seq", "32", "--global-batch", "8", "--eval-batches",
-                                 "1000"} +
-        flags);
+    const CommandResult result =
+        run_fsdp(std::vector<std::string>{"train", "--init", at("base"), "--data", at("text"),
+                                          "--sample", "0", "--seq", "32", "--global-batch", "8",
+                                          "--eval-batches", "1000"} +
+                 flags);
     EXPECT_EQ(result.code, 0) << result.err;
     return result.out;
   }
@@ -304,9 +310,9 @@ class FineTuneTest : public RealModelsTest {
   static double after(const std::string& out) { return number_after(out, "\nvalidation loss "); }
 
   std::string drawn(const std::vector<std::string>& flags) const {
-    const CommandResult result =
-        run_fsdp(std::vector<std::string>{"generate"} + flags +
-                 std::vector<std::string>{"--prompt", "the ", "--tokens", "40", "--temperature", "0"});
+    const CommandResult result = run_fsdp(
+        std::vector<std::string>{"generate"} + flags +
+        std::vector<std::string>{"--prompt", "the ", "--tokens", "40", "--temperature", "0"});
     EXPECT_EQ(result.code, 0) << result.err;
     return result.out;
   }
@@ -323,25 +329,25 @@ TEST_F(FineTuneTest, BeginsWhereTheSavedModelWasAndGoesOn) {
 }
 
 TEST_F(FineTuneTest, AdaptersAreTrainedSavedMergedAndContinued) {
-  const std::string out = fine_tune({"--steps", "20", "--lora-rank", "4", "--lora-targets",
-                                     "q_proj,v_proj,down_proj", "--lr", "2e-2", "--out",
-                                     at("adapter"), "--save", at("run")});
+  const std::string out =
+      fine_tune({"--steps", "20", "--lora-rank", "4", "--lora-targets", "q_proj,v_proj,down_proj",
+                 "--lr", "2e-2", "--out", at("adapter"), "--save", at("run")});
   EXPECT_LT(after(out), before(out) - 0.01);
   EXPECT_FALSE(fs::exists(at("adapter/model.safetensors")));
   const archive::WeightSource adapter(at("adapter/adapter_model.safetensors"));
   EXPECT_EQ(adapter.tensors().size(), 2u * 3 * 2);
   EXPECT_NE(adapter.find("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"), nullptr);
 
-  const CommandResult merged = run_fsdp(
-      {"checkpoint", "merge-lora", at("base"), at("adapter"), at("merged")});
+  const CommandResult merged =
+      run_fsdp({"checkpoint", "merge-lora", at("base"), at("adapter"), at("merged")});
   EXPECT_EQ(merged.code, 0) << merged.err;
   const std::string text = drawn({at("merged")});
   EXPECT_EQ(text, drawn({at("base"), "--adapter", at("adapter"), "--ranks", "2"}));
   EXPECT_EQ(text, drawn({at("run")})) << "a checkpoint holds weights and adapters";
   EXPECT_NE(text, drawn({at("base")}));
 
-  const std::string on_merged = fine_tune(
-      {"--steps", "1", "--adapter", at("adapter"), "--out", "", "--lr", "1e-9"});
+  const std::string on_merged =
+      fine_tune({"--steps", "1", "--adapter", at("adapter"), "--out", "", "--lr", "1e-9"});
   EXPECT_NEAR(before(on_merged), after(out), 1e-3);
   const std::string continued = fine_tune({"--steps", "10", "--adapter", at("adapter"),
                                            "--train-adapter", "--out", at("more"), "--lr", "1e-2"});
@@ -360,7 +366,8 @@ TEST_F(FineTuneTest, BadInputIsNamedBeforeAnyRankStarts) {
   EXPECT_THAT(refusal({"train", "--init", at("nowhere")}), HasSubstr("nothing at"));
   EXPECT_THAT(refusal({"train", "--init", at("base"), "--layers", "3"}), HasSubstr("--init"));
   EXPECT_THAT(refusal({"train", "--lora-rank", "4"}), HasSubstr("without --init"));
-  std::ofstream(at("base/config.json")) << R"({"model_type":"llama","rope_scaling":{"type":"yarn"}})";
+  std::ofstream(at("base/config.json"))
+      << R"({"model_type":"llama","rope_scaling":{"type":"yarn"}})";
   EXPECT_THAT(refusal({"train", "--init", at("base")}),
               AllOf(HasSubstr("yarn"), HasSubstr("hidden_size is missing")));
   fs::remove(at("base/config.json"));
@@ -391,9 +398,8 @@ print(bytes(prompt[0].tolist()).decode("latin-1"))
   if (!run_python("peft, transformers, torch", program, {at("base"), at("adapter")}, result)) {
     GTEST_SKIP() << "no Python with peft: FSDP_TEST_PYTHON names one";
   }
-  const CommandResult here =
-      run_fsdp({"generate", at("base"), "--adapter", at("adapter"), "--prompt", "the ", "--tokens",
-                "20", "--temperature", "0"});
+  const CommandResult here = run_fsdp({"generate", at("base"), "--adapter", at("adapter"),
+                                       "--prompt", "the ", "--tokens", "20", "--temperature", "0"});
   EXPECT_EQ(here.out, result.out);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Loads weights that nobody here has saved: published safetensors files, one or several, a GGUF
-/// file, or any of them with LoRA adapters added. Each rank reads the bytes of its own shards and no
-/// others.
+/// file, or any of them with LoRA adapters added. Each rank reads the bytes of its own shards and
+/// no others.
 #pragma once
 
 #include <functional>

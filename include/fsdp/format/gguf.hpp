@@ -28,8 +28,8 @@ struct GgufTensor {
   std::int64_t bytes = 0;
 };
 
-/// A checked header. *Invariants*: names are unique; tensors lie inside of the file, do not overlap,
-/// and their last dimension holds whole blocks.
+/// A checked header. *Invariants*: names are unique; tensors lie inside of the file, do not
+/// overlap, and their last dimension holds whole blocks.
 struct GgufHeader {
   std::map<std::string, GgufValue> metadata;
   std::vector<GgufTensor> tensors;  ///< in the order of their offsets

@@ -16,8 +16,8 @@ inline constexpr const char* kAdapterPrefix = "base_model.model.";
 
 /// A set of low-rank adapters.
 struct LoRAConfig {
-  std::int64_t rank = 0;  ///< 0: none
-  double alpha = 16;      ///< what adapters add is multiplied by alpha / rank
+  std::int64_t rank = 0;                  ///< 0: none
+  double alpha = 16;                      ///< what adapters add is multiplied by alpha / rank
   std::vector<std::string> targets = {};  ///< paths of projections, or what they end with
   /// Whether the adapted weights are [in, out], as GPT-2's.
   bool is_transposed = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What all language models here have in common: tokens in, logits or a loss out, blocks that are
-/// the usual units of sharding, and a cache of keys and values for drawing text. Trainer, evaluation
-/// and generation see models through it.
+/// the usual units of sharding, and a cache of keys and values for drawing text. Trainer,
+/// evaluation and generation see models through it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -25,8 +25,8 @@ struct RopeConfig {
   double theta = 10000;  ///< base of the frequencies
   RopeScaling scaling = RopeScaling::kDefault;
   double factor = 1;
-  double low_freq_factor = 1;              ///< kLlama3: original_context / it is a low wave length
-  double high_freq_factor = 4;             ///< kLlama3: original_context / it is a high one
+  double low_freq_factor = 1;            ///< kLlama3: original_context / it is a low wave length
+  double high_freq_factor = 4;           ///< kLlama3: original_context / it is a high one
   std::int64_t original_context = 8192;  ///< kLlama3: context of the first training
 };
 

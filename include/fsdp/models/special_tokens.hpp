@@ -10,8 +10,8 @@
 namespace fsdp::models {
 
 struct SpecialTokens {
-  std::optional<std::int64_t> begin = {};   ///< bos_token_id
-  std::vector<std::int64_t> ends = {};      ///< eos_token_id: one or several
+  std::optional<std::int64_t> begin = {};    ///< bos_token_id
+  std::vector<std::int64_t> ends = {};       ///< eos_token_id: one or several
   std::optional<std::int64_t> padding = {};  ///< pad_token_id
   bool operator==(const SpecialTokens&) const = default;
 };

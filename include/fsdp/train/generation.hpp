@@ -37,8 +37,8 @@ models::ModelConfig config_of(const std::string& path);
 format::LoRAConfig adapter_of(const std::string& directory);
 
 /// Builds the model, loads each rank's shards, and draws. `on_token`, where it is given, is called
-/// on rank 0 with each token as it is drawn. Returns the new tokens, the same on all ranks: they are
-/// rank 0's.
+/// on rank 0 with each token as it is drawn. Returns the new tokens, the same on all ranks: they
+/// are rank 0's.
 /// @collective all ranks @memory the shards, the units that are gathered, and the cache of keys and
 /// values on every rank; the whole model once while it is built
 /// @throws Error as config_of(), checkpoint::load_weights() and models::generate()

@@ -16,9 +16,9 @@
 namespace fsdp::archive {
 namespace {
 
+using test::GgufWriter;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using test::GgufWriter;
 
 std::vector<float> counting(std::int64_t count, float first = 0) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -107,8 +107,8 @@ TEST_F(ImportedWeightsTest, GgufPartsAreThoseOfTheWhole) {
   writer.tensor("blk.0.ffn_up.weight", {4, 32}, 8, blocks);
   directory_.write("m.gguf", writer.bytes());
   const WeightSource source(at("m.gguf"));
-  for (const char* name : {"model.layers.0.self_attn.q_proj.weight",
-                           "model.layers.0.mlp.up_proj.weight"}) {
+  for (const char* name :
+       {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"}) {
     const Tensor& tensor = *source.find(name);
     const std::vector<float> whole = read(source, name);
     for (std::int64_t begin = 0; begin < std::ssize(whole); begin += 5) {
@@ -167,7 +167,8 @@ TEST_F(ImportedWeightsTest, GgufThatIsNoPlainLlamaIsRefusedByName) {
   EXPECT_THAT(refusal(partial), HasSubstr("llama.attention.key_length is 2"));
 }
 
-// Adapters -----------------------------------------------------------------------------------------
+// Adapters
+// -----------------------------------------------------------------------------------------
 
 /// A safetensors file of float32 tensors.
 std::string safetensors(
@@ -198,11 +199,9 @@ class AdaptedWeightsTest : public ImportedWeightsTest {
   }
   void write_adapter(bool is_transposed, const std::string& prefix, const std::string& a_shape,
                      const std::string& b_shape) const {
-    directory_.write("adapter/adapter_config.json",
-                     format::to_json({.rank = 1,
-                                      .alpha = 2,
-                                      .targets = {"q"},
-                                      .is_transposed = is_transposed}));
+    directory_.write(
+        "adapter/adapter_config.json",
+        format::to_json({.rank = 1, .alpha = 2, .targets = {"q"}, .is_transposed = is_transposed}));
     const std::vector<float> three = {1, 10, 100}, two = {1, 2};
     directory_.write(
         "adapter/adapter_model.safetensors",

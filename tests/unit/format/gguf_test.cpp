@@ -13,9 +13,9 @@
 namespace fsdp::format {
 namespace {
 
+using test::GgufWriter;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using test::GgufWriter;
 
 GgufHeader parse(const std::string& bytes) {
   std::istringstream stream(bytes);
@@ -104,7 +104,8 @@ TEST(GgufTest, TensorsThatCannotBeAreNamed) {
   EXPECT_THAT(refusal(with(bytes, q8 + 22, std::uint32_t{2}), ErrorCode::kUnsupported),
               HasSubstr("element type 2"));
   EXPECT_THAT(refusal(with(bytes, q8 + 26, std::uint64_t{1})), HasSubstr("no multiple of 32"));
-  EXPECT_THAT(refusal(with(bytes, q8 + 26, std::uint64_t{0})), HasSubstr("inside of the one before"));
+  EXPECT_THAT(refusal(with(bytes, q8 + 26, std::uint64_t{0})),
+              HasSubstr("inside of the one before"));
   EXPECT_THAT(refusal(with(bytes, q8 + 26, std::uint64_t{1} << 63), ErrorCode::kUnsupported),
               HasSubstr("int64"));
   EXPECT_THAT(refusal(with(bytes, q8 + 26, std::uint64_t{64})), HasSubstr("truncated"));

@@ -37,7 +37,8 @@ at::Tensor some_tokens(std::int64_t batch, std::int64_t time) {
   return torch::randint(256, {batch, time}, torch::kInt64);
 }
 
-// The reference: Llama as its papers have it, position by position, in double ----------------------
+// The reference: Llama as its papers have it, position by position, in double
+// ----------------------
 
 using Vector = std::vector<double>;
 
@@ -136,8 +137,7 @@ class Reference {
     for (const double value : x) {
       squares += value * value;
     }
-    const double scale =
-        1 / std::sqrt(squares / static_cast<double>(x.size()) + config_.norm_eps);
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(x.size()) + config_.norm_eps);
     Vector y;
     for (std::size_t i = 0; i < x.size(); ++i) {
       y.push_back(x[i] * scale * weights_.at(name)[i]);
@@ -174,12 +174,14 @@ double error_of(const LlamaConfig& config) {
   const at::Tensor tokens = some_tokens(1, 20);
   torch::NoGradGuard no_grad;
   const at::Tensor logits = model->forward(tokens)[0].to(torch::kDouble);
-  const auto expected = Reference(*model, config).logits(
-      {tokens.data_ptr<std::int64_t>(), tokens.data_ptr<std::int64_t>() + 20});
+  const auto expected =
+      Reference(*model, config)
+          .logits({tokens.data_ptr<std::int64_t>(), tokens.data_ptr<std::int64_t>() + 20});
   double worst = 0;
   for (std::size_t t = 0; t < expected.size(); ++t) {
     const at::Tensor row = torch::tensor(expected[t], torch::kDouble);
-    worst = std::max(worst, (logits[static_cast<std::int64_t>(t)] - row).abs().max().item<double>());
+    worst =
+        std::max(worst, (logits[static_cast<std::int64_t>(t)] - row).abs().max().item<double>());
   }
   EXPECT_GT(logits.std().item<double>(), 0.1);
   return worst;
@@ -197,7 +199,8 @@ TEST(LlamaTest, LogitsAreThoseOfAPlainReference) {
   config.head_width = 12;
   config.rope = {.theta = 100, .scaling = RopeScaling::kLinear, .factor = 3};
   EXPECT_LT(error_of(config), kTolerance) << "heads wider than their share, linear scaling";
-  config.rope = {.theta = 100, .scaling = RopeScaling::kLlama3, .factor = 8, .original_context = 16};
+  config.rope = {
+      .theta = 100, .scaling = RopeScaling::kLlama3, .factor = 8, .original_context = 16};
   EXPECT_LT(error_of(config), kTolerance) << "llama3 scaling";
 }
 
@@ -304,8 +307,8 @@ TEST(LanguageModelTest, TopPKeepsTheFewestThatReachIt) {
   const auto model = make(tiny());
   std::map<std::int64_t, int> drawn;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    ++drawn[generate(*model, {7}, {.tokens = 1, .temperature = 1, .top_k = 0, .top_p = 0.3,
-                                   .seed = seed})[0]];
+    ++drawn[generate(*model, {7},
+                     {.tokens = 1, .temperature = 1, .top_k = 0, .top_p = 0.3, .seed = seed})[0]];
   }
   torch::NoGradGuard no_grad;
   const at::Tensor probabilities =
@@ -336,7 +339,8 @@ TEST(LanguageModelTest, StopsAtAnEndAndTakesWhatRanksAgreeOn) {
   EXPECT_THAT(agreed, ElementsAre(9, 9, 9, 9));
 }
 
-// Adapters -----------------------------------------------------------------------------------------
+// Adapters
+// -----------------------------------------------------------------------------------------
 
 TEST(LoRATest, ChangesNothingAtFirstAndAloneLearns) {
   for (const auto& [config, target] :

@@ -133,18 +133,18 @@ TEST(ModelConfigTest, EveryUnknownFieldAndUnsupportedValueIsNamed) {
             HasSubstr("quantization_config"), HasSubstr("is_llama_config is false"),
             HasSubstr("rope_scaling.rope_type is \"yarn\""),
             HasSubstr("rope_scaling.warp is not known")));
-  EXPECT_THAT(refusal(gpt(R"(,"activation_function":"relu","scale_attn_weights":false,)"
-                          R"("attn_pdrop":0.3,"add_cross_attention":true,"n_ctx":65,)"
-                          R"("scale_attn_by_inverse_layer_idx":true,"rope_theta":1.0)")),
-              AllOf(HasSubstr("activation_function is \"relu\""),
-                    HasSubstr("scale_attn_weights is false"), HasSubstr("attn_pdrop is 0.3"),
-                    HasSubstr("add_cross_attention is true"), HasSubstr("n_ctx is 65"),
-                    HasSubstr("scale_attn_by_inverse_layer_idx is true"),
-                    HasSubstr("rope_theta is not known")));
+  EXPECT_THAT(
+      refusal(gpt(R"(,"activation_function":"relu","scale_attn_weights":false,)"
+                  R"("attn_pdrop":0.3,"add_cross_attention":true,"n_ctx":65,)"
+                  R"("scale_attn_by_inverse_layer_idx":true,"rope_theta":1.0)")),
+      AllOf(HasSubstr("activation_function is \"relu\""), HasSubstr("scale_attn_weights is false"),
+            HasSubstr("attn_pdrop is 0.3"), HasSubstr("add_cross_attention is true"),
+            HasSubstr("n_ctx is 65"), HasSubstr("scale_attn_by_inverse_layer_idx is true"),
+            HasSubstr("rope_theta is not known")));
   for (const char* type : {"dynamic", "yarn", "longrope"}) {
-    EXPECT_THAT(refusal(llama(std::string(R"(,"rope_scaling":{"factor":2.0,"type":")") + type +
-                              "\"}")),
-                HasSubstr(type));
+    EXPECT_THAT(
+        refusal(llama(std::string(R"(,"rope_scaling":{"factor":2.0,"type":")") + type + "\"}")),
+        HasSubstr(type));
   }
   EXPECT_THAT(refusal(llama(R"(,"architectures":["LlamaForSequenceClassification"])")),
               HasSubstr("LlamaForSequenceClassification"));
