@@ -48,7 +48,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags) {
   group->add_option("--heads", flags.heads, "Attention heads; must divide the width");
   group->add_option("--seq", flags.sequence,
                     "Tokens of a training sequence (default: the preset's)");
-  group->add_option("--vocab", flags.vocab, "Number of tokens (default: the tokenizer's; 256 for bytes)");
+  group->add_option("--vocab", flags.vocab,
+                    "Number of tokens (default: the tokenizer's; 256 for bytes)");
   group->add_option("--dropout", flags.dropout, "Dropout while training");
   auto* tied = group->add_flag("--tied", flags.tied, "The head uses the token embedding's weight");
   group->add_flag("--untied", flags.untied, "The head has a weight of its own")->excludes(tied);
@@ -88,9 +89,8 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
 void add_other_flags(CLI::App& command, TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   const auto output = command.add_option_group("Data and output");
-  output->add_option(
-      "--data", config.data,
-      "Text file, directory, or .bin token file (default: the King James Bible)");
+  output->add_option("--data", config.data,
+                     "Text file, directory, or .bin token file (default: the King James Bible)");
   output->add_option("--tokenizer", config.tokenizer,
                      "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
                      "(default: tokens are bytes); text is tokenized once and kept in a cache");

@@ -29,9 +29,8 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
 
 /// As text, or as numbers where the model's vocabulary goes beyond the tokenizer's.
 std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
-  const bool all_known = std::all_of(ids.begin(), ids.end(), [&](std::int64_t id) {
-    return tokenizer.token(id).has_value();
-  });
+  const bool all_known = std::all_of(
+      ids.begin(), ids.end(), [&](std::int64_t id) { return tokenizer.token(id).has_value(); });
   return all_known ? tokens::printable(tokenizer.decode(ids)) : numbers(ids);
 }
 

@@ -16,7 +16,8 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
                     const Sharded& sharded);
 
 /// Draws the text of the end: `config.sample` tokens after the prompt. What a tokenizer
-/// knows comes back as text, see tokens::printable(); other token files come back as numbers. @collective all ranks
+/// knows comes back as text, see tokens::printable(); other token files come back as numbers.
+/// @collective all ranks
 std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
                         const data::Split& parts);
 
