@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Published tokenizers give the ids that the reference implementations give: Hugging Face's
-/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers` and a Python with both packages
-/// (FSDP_TEST_PYTHON, .venv-peers); skipped without.
+/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers`; skipped without.
 #include <gmock/gmock.h>
 
 #include <cstring>
