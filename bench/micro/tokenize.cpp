@@ -31,8 +31,10 @@ int run(const std::string& path, const std::string& text_path, int rounds) {
     const double time = seconds([&] { tokens = tokenizer->encode(text).size(); });
     times += (round == 0 ? "" : ", ") + std::to_string(time);
   }
-  std::printf("{\"phase\": \"done\", \"load_s\": %.4f, \"bytes\": %zu, \"tokens\": %zu, \"encode_s\": [%s]}\n",
-              load, text.size(), tokens, times.c_str());
+  std::printf(
+      "{\"phase\": \"done\", \"load_s\": %.4f, \"bytes\": %zu, \"tokens\": %zu, \"encode_s\": "
+      "[%s]}\n",
+      load, text.size(), tokens, times.c_str());
   return 0;
 }
 

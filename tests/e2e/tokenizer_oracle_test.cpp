@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Published tokenizers give the ids that the reference implementations give: Hugging Face's
-/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers` and a Python with both packages
-/// (FSDP_TEST_PYTHON, .venv-peers); skipped without.
+/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers`; skipped without.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -37,7 +36,8 @@ std::string hard_text() {
       "שלום مرحبا ١٢٣\n"
       "½ Ⅷ ² १२ 𝟘𝔞\n"
       "a\u00a0\u00a0z\u180ez\u200bz\u3000\u3000z\u0085z\u2028z\ufeff\n"
-      "{\"key\": [1, 2]} <|endoftext|> <|begin_of_text|><|im_start|> for(;;){i++;}//--==>>!!??...\n";
+      "{\"key\": [1, 2]} <|endoftext|> <|begin_of_text|><|im_start|> "
+      "for(;;){i++;}//--==>>!!??...\n";
   text += std::string("NUL \0 and \x01\x02\x7f\x1b[0m", 17) + std::string(5000, ' ') + "|" +
           std::string(5000, '\n') + "|" + std::string(3000, 'a') + std::string(3000, '-') +
           std::string(999, '\t') + "end";
@@ -47,9 +47,9 @@ std::string hard_text() {
 /// Words of random characters of the planes and scripts that all engines know.
 std::string random_text(std::size_t characters) {
   constexpr std::pair<std::uint32_t, std::uint32_t> kRanges[] = {
-      {0x20, 0x7e},     {0x20, 0x7e},     {0xa0, 0x24f},    {0x300, 0x36f},   {0x370, 0x3ff},
-      {0x400, 0x4ff},   {0x5d0, 0x5ea},   {0x620, 0x64a},   {0x660, 0x669},   {0x905, 0x939},
-      {0x1e00, 0x1eff}, {0x2000, 0x206f}, {0x20a0, 0x20bf}, {0x2150, 0x2188}, {0x2190, 0x21ff},
+      {0x20, 0x7e},     {0x20, 0x7e},     {0xa0, 0x24f},    {0x300, 0x36f},     {0x370, 0x3ff},
+      {0x400, 0x4ff},   {0x5d0, 0x5ea},   {0x620, 0x64a},   {0x660, 0x669},     {0x905, 0x939},
+      {0x1e00, 0x1eff}, {0x2000, 0x206f}, {0x20a0, 0x20bf}, {0x2150, 0x2188},   {0x2190, 0x21ff},
       {0x3041, 0x3096}, {0x4e00, 0x9fa5}, {0xac00, 0xd7a3}, {0x1f300, 0x1f5ff}, {0x20000, 0x2a6d6}};
   std::mt19937 random(7);
   std::string text;
@@ -109,11 +109,11 @@ class TokenizerOracleTest : public ::testing::TestWithParam<Published> {
     ADD_FAILURE() << GetParam().name << ": " << ids.size() << " ids, expected " << expected.size()
                   << "; they differ from token " << ours - ids.begin() << " on, after '"
                   << tokens::printable(before) << "': "
-                  << ::testing::PrintToString(std::vector<std::int64_t>(
-                         ours, std::min(ours + 6, ids.end())))
+                  << ::testing::PrintToString(
+                         std::vector<std::int64_t>(ours, std::min(ours + 6, ids.end())))
                   << " and "
-                  << ::testing::PrintToString(std::vector<std::int64_t>(
-                         theirs, std::min(theirs + 6, expected.end())));
+                  << ::testing::PrintToString(
+                         std::vector<std::int64_t>(theirs, std::min(theirs + 6, expected.end())));
   }
 
   fsdp::test::TemporaryDirectory directory_;
@@ -130,7 +130,9 @@ TEST_P(TokenizerOracleTest, HardTextHasTheSameIds) {
   expect_equal(hard_text(), true);
 }
 
-TEST_P(TokenizerOracleTest, RandomUnicodeHasTheSameIds) { expect_equal(random_text(100'000), false); }
+TEST_P(TokenizerOracleTest, RandomUnicodeHasTheSameIds) {
+  expect_equal(random_text(100'000), false);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     All, TokenizerOracleTest,
