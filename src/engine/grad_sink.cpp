@@ -41,7 +41,8 @@ GradSink::GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vecto
       works_(units.size()),
       deferred_(units.size()),
       partials_(units.size()),
-      has_partial_(units.size()) {
+      has_partial_(units.size()),
+      has_sum_(units.size()) {
   for (Unit& unit : units) {
     unit.trains = unit.is_trainable();
   }
@@ -214,7 +215,10 @@ at::Tensor GradSink::spare_memory(int unit) const {
 // --- collecting ------------------------------------------------------------------------------
 
 void GradSink::set_sync(GradientSync sync) {
-  sync_ = sync;
+  const bool has_replicas = std::ranges::any_of(
+      units_, [](const Unit& unit) { return unit.placement.replicate != nullptr; });
+  sync_ = sync == GradientSync::kDeferReplicate && !has_replicas ? GradientSync::kEveryBackward
+                                                                 : sync;
   make_deferred();
 }
 
@@ -286,7 +290,9 @@ void GradSink::complete(int unit, at::Tensor& flat) {
 
 /// Accumulation, parameter by parameter: a grad that was reset starts from zero, one that the user
 /// replaced is taken over. Returns whether there is anything to add to.
-bool GradSink::prepare_shard(Unit& unit) {
+bool GradSink::prepare_shard(int index) {
+  Unit& unit = at(index);
+  const bool has_sum = has_sum_[static_cast<std::size_t>(index)] != 0;
   const bool has_grad = std::ranges::any_of(unit.parameters, [](const Parameter& parameter) {
     return parameter.shard.grad().defined();
   });
@@ -296,14 +302,16 @@ bool GradSink::prepare_shard(Unit& unit) {
       break;
     }
     if (!grad.defined()) {
-      parameter.grad_shard.zero_();
+      if (!has_sum) {
+        parameter.grad_shard.zero_();
+      }
     } else if (!grad.is_same(parameter.grad_shard)) {
       parameter.grad_shard.copy_(grad);
       parameter.shard.mutable_grad().reset();
       parameter.is_present = true;
     }
   }
-  return has_grad;
+  return has_grad || has_sum;
 }
 
 void GradSink::start_inner(int unit, const at::Tensor& flat) {
@@ -314,7 +322,7 @@ void GradSink::start_inner(int unit, const at::Tensor& flat) {
     works_[index] = of.placement.shard->reduce_scatter(
         partial_view(unit), flat, {.accumulate = has_partial_[index] != 0}, label);
   } else {
-    const bool has_grad = prepare_shard(of);
+    const bool has_grad = prepare_shard(unit);
     works_[index] = of.placement.shard->reduce_scatter(
         of.flat_grad_shard, flat, {.divisor = divisor_, .accumulate = has_grad}, label);
   }
@@ -326,7 +334,7 @@ void GradSink::start_inner(int unit, const at::Tensor& flat) {
 /// `src`: what this rank has of the slices that the replicas have in common, [slice_numel].
 std::unique_ptr<comm::Work> GradSink::start_outer(int unit, const at::Tensor& src) {
   Unit& of = at(unit);
-  const bool has_grad = prepare_shard(of);
+  const bool has_grad = prepare_shard(unit);
   const std::int64_t bytes = of.logical_numel(of.placement.give) *
                              static_cast<std::int64_t>(src.element_size());
   counters_.replica_bytes += of.placement.is_refreshed() ? bytes : 2 * bytes;
@@ -391,12 +399,12 @@ void GradSink::wait_reduce(int bundle) {
       continue;
     }
     work->wait();
-    if (placement.replicate == nullptr) {
+    if (sync_ == GradientSync::kDeferReplicate) {
+      (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] = 1;
+      has_deferred_ = true;
       continue;
     }
-    if (sync_ == GradientSync::kDeferReplicate) {
-      has_partial_[index] = 1;
-      has_deferred_ = true;
+    if (placement.replicate == nullptr) {
       continue;
     }
     outer_.push_back({.unit = unit, .work = start_outer(unit, partial_view(unit))});
@@ -416,6 +424,7 @@ void GradSink::hand_out() {
   }
   presence_.agree(units_, divisor_);
   has_deferred_ = false;
+  std::ranges::fill(has_sum_, 0);
   for (Unit& unit : units_) {
     for (Parameter& parameter : unit.parameters) {
       const bool is_present = std::exchange(parameter.is_present, false);
@@ -434,7 +443,8 @@ void GradSink::drop_collected() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.fired = 0;
-      parameter.is_present = parameter.is_present && has_partial_[unit] != 0;
+      parameter.is_present = 
+          parameter.is_present && (has_partial_[unit] != 0 || has_sum_[unit] != 0);
     }
   }
 }
@@ -442,7 +452,7 @@ void GradSink::drop_collected() {
 void GradSink::zero() {
   has_deferred_ = false;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    has_partial_[unit] = 0;
+    has_partial_[unit] = has_sum_[unit] = 0;
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.is_present = parameter.is_deferred = false;
       parameter.shard.mutable_grad().reset();

@@ -39,7 +39,7 @@ TEST(Frozen, Fault037_OnlyTrainableElementsAreCollectedReducedAndHeld) {
     EXPECT_EQ(sharded.ledger().live()[Kind::kReduceBuffers], 4 * 20);
     EXPECT_EQ(sharded.promise()[Kind::kMoments], 2 * 4 * 20 / 4);
     // One bundle: the slot holds the frozen weights, then at a multiple of 128 bytes the others.
-    EXPECT_EQ(sharded.ledger().live()[Kind::kGatherSlots], 2 * (4032 + 4 * 20));
+    EXPECT_EQ(sharded.ledger().live()[Kind::kGatherSlots], 2 * (4096 + 4 * 20));
     optim::AdamW optimizer(sharded);
     for (int step = 0; step < 3; ++step) {
       sharded.reset_counters();
@@ -238,6 +238,7 @@ TEST(Unused, Fault011_AParameterThatOneRankUsesHasAGradientOnAll) {
   for (const Store store : {Store::kSlots, Store::kAliased}) {
     Options options = test_options({});
     options.store = store;
+    options.optional = units_listed({""});  // ranks touch it unequally often
     expect_twins<Layers>({.options = options, .loss = loss});
   }
 }
