@@ -37,6 +37,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
              std::uint64_t signature) override;
   void release(std::span<const int> units) noexcept override;
   void shard_written(int unit) override;
+  [[noreturn]] void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
+                                  const char* op) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
 
   /// A gradient of the module's tensor is there; called by autograd.
@@ -61,7 +63,11 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
   const World& world() const { return world_; }
   memory::Ledger& ledger() { return ledger_; }
-  memory::Bytes promise() const { return promise_; }
+  /// Enters what an optimizer holds beside the engine in the ledger and in the promise, where its
+  /// moments take the place of those that Options::moments foretold.
+  void hold_memory(memory::Kind kind, std::int64_t bytes);
+  void release_memory(memory::Kind kind, std::int64_t bytes);
+  memory::Bytes promise() const;
   Counters counters() const;
   void reset_counters();
   bool is_unsharded(int unit);
@@ -110,6 +116,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   int root_;
   memory::Ledger ledger_;
   memory::Bytes promise_;
+  memory::Bytes held_, most_held_;  ///< by optimizers
+  bool has_optimizer_ = false;
   std::vector<Unit> units_;
   std::vector<NamedBuffer> buffers_;
   std::unique_ptr<WeightStore> store_;

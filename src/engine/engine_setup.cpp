@@ -160,6 +160,8 @@ void Engine::make_views(int index) {
   register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
                    /*parameter=*/0, StorageRole::kShard);
   unit.flat_shard = tagged_part(unit.flat_shard, 0, shard_numel);
+  register_storage(unit.flat_grad_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
+                   /*parameter=*/0, StorageRole::kGradShard);
   for (int i = 0; i < unit.layout->parameters(); ++i) {
     Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     parameter.piece = unit.layout->piece(i, rank);
@@ -167,8 +169,7 @@ void Engine::make_views(int index) {
         tagged_part(unit.flat_shard, parameter.piece.shard_offset, parameter.piece.numel);
     parameter.shard.set_requires_grad(parameter.tensor.requires_grad());
     parameter.grad_shard =
-        unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)
-            .detach();
+        tagged_part(unit.flat_grad_shard, parameter.piece.shard_offset, parameter.piece.numel);
 
     const std::int64_t bytes = parameter.numel * unit.itemsize();
     parameter.storage =
@@ -202,6 +203,7 @@ Engine::~Engine() {
   for (Unit& unit : units_) {
     if (unit.flat_shard.defined()) {
       unregister_storage(unit.flat_shard.storage().unsafeGetStorageImpl());
+      unregister_storage(unit.flat_grad_shard.storage().unsafeGetStorageImpl());
     }
     for (Parameter& parameter : unit.parameters) {
       if (parameter.storage == nullptr) {
@@ -225,7 +227,7 @@ void Engine::print_promise() {
   has_printed_promise_ = true;
   if (options_.print_promise && world_.rank() == 0) {
     std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
-                 units_.size(), world_.size(), memory::format(promise_).c_str());
+                 units_.size(), world_.size(), memory::format(promise()).c_str());
   }
 }
 

@@ -102,7 +102,8 @@ std::vector<NamedShard> Sharded::named_parameters() const {
                       .shard = parameter->shard,
                       .begin = parameter->piece.parameter_offset,
                       .sizes = parameter->sizes,
-                      .aliases = parameter->aliases});
+                      .aliases = parameter->aliases,
+                      .answered_numel = parameter->piece.numel});
   }
   return shards;
 }

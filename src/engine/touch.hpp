@@ -37,6 +37,7 @@ enum class StorageRole {
   kWeight,
   kGradGuard,  ///< the placeholder in a parameter's grad: any use is a mistake
   kShard,      ///< a rank's own shard, which is always there: writes to it are reported
+  kGradShard,  ///< a rank's own gradient shard; see NOTE [operators on shards] for both
 };
 
 /// Who is told of touches: an engine.
@@ -51,6 +52,10 @@ class TouchTarget {
   /// An operator is about to write this rank's shard of `unit`, be it through data(), which version
   /// counters do not see (torch::optim::SGD steps that way).
   virtual void shard_written(int unit) = 0;
+  /// Throws the error that says what to do instead of mixing the elements of a shard, or of its
+  /// gradient, that begins at element `begin` of the unit's flat one.
+  [[noreturn]] virtual void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
+                                          const char* op) = 0;
   /// Throws the error that says what to do instead.
   [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
 };

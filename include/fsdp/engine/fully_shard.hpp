@@ -67,6 +67,7 @@ struct Options {
   InitialWeights initial_weights = InitialWeights::kBroadcast;
   Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
+  /// A forecast for LibTorch's optimizers; those of fsdp::optim put what they hold in its place.
   int moments = 2;
   /// Print the promise to standard error on rank 0 before the first training step.
   bool print_promise = true;
@@ -86,6 +87,10 @@ struct NamedShard {
   std::int64_t begin = 0;            ///< its first element's position in the flattened parameter
   std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
   std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
+  /// Of the elements in `shard`, those this rank answers for in sums over all ranks: each element of
+  /// the model is answered for by one rank of the world, also where ranks hold equal parts.
+  std::int64_t answered_begin = 0;
+  std::int64_t answered_numel = 0;
 };
 
 /// A buffer of the module; every rank holds it whole.
@@ -202,10 +207,11 @@ class Sharded {
   Counters counters() const;
   void reset_counters();
   /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly. Moments
-  /// are what Options::moments says; full_parameters() comes on top.
+  /// are those of the fsdp::optim optimizers that were built on this, before that what
+  /// Options::moments says; full_parameters() comes on top.
   memory::Bytes promise() const;
-  /// What it holds now and has held. Moments are there when the optimizer enters them, as
-  /// fsdp::optim::AdamW does.
+  /// What it holds now and has held. Moments are there when the optimizer enters them, as those of
+  /// fsdp::optim do.
   const memory::Ledger& ledger() const;
   memory::Ledger& ledger();
   World world() const;
