@@ -213,6 +213,24 @@ std::string Engine::describe(const Hit& hit) const {
          "\" of unit \"" + at(hit.unit).name + "\"";
 }
 
+void Engine::refuse_mixing(int index, std::int64_t begin, bool is_gradient, const char* op) {
+  std::string name = "unit \"" + at(index).name + "\"";
+  for (const Parameter& parameter : at(index).parameters) {
+    const at::Tensor& part = is_gradient ? parameter.grad_shard : parameter.shard;
+    if (part.storage_offset() == begin && part.numel() > 0) {
+      name = "\"" + parameter.name + "\", " + std::to_string(part.numel()) + " of " +
+             std::to_string(parameter.numel) + " elements";
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "[touch] ", op, " mixes the elements of this rank's part of ",
+       is_gradient ? "the gradient of " : "", name,
+       ": each rank would get another result. To clip: fsdp::clip_grad_norm_(sharded, max_norm, p), "
+       "to measure: fsdp::grad_norm(sharded, p). An optimizer that looks at a parameter as a whole "
+       "(LAMB, Muon, LBFGS) cannot run on shards: fsdp::optim::Muon can, "
+       "fsdp::optim::WholeTensors gathers, and so does sharded.full_parameters(). A clone() of the "
+       "part is a plain tensor");
+}
+
 void Engine::refuse_grad_use(const Hit& hit, const char* op) {
   fail(ErrorCode::kInvalidArgument, "[touch] ", op, " takes the grad of the module's ",
        describe(hit),
@@ -243,6 +261,32 @@ Counters Engine::counters() const {
   Counters counters = counters_;
   counters.prefetch_misses = schedule_->misses() - counters_.prefetch_misses;
   return counters;
+}
+
+void Engine::hold_memory(memory::Kind kind, std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  ledger_.add(kind, bytes);
+  held_[kind] += bytes;
+  most_held_[kind] = std::max(most_held_[kind], held_[kind]);
+  has_optimizer_ = has_optimizer_ || kind == memory::Kind::kMoments;
+}
+
+void Engine::release_memory(memory::Kind kind, std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  ledger_.remove(kind, bytes);
+  held_[kind] -= bytes;
+}
+
+memory::Bytes Engine::promise() const {
+  std::lock_guard lock(mutex_);
+  memory::Bytes promise = promise_;
+  if (has_optimizer_) {
+    promise[memory::Kind::kMoments] = 0;
+  }
+  for (int kind = 0; kind < memory::kKinds; ++kind) {
+    promise[static_cast<memory::Kind>(kind)] += most_held_[static_cast<memory::Kind>(kind)];
+  }
+  return promise;
 }
 
 void Engine::reset_counters() {

@@ -202,12 +202,17 @@ void Engine::make_stores() {
       communicator_, ledger_, units_, *bundles_,
       SinkConfig{.buffers = schedule_config_.reduce_buffers, .own_buffers = own_buffers},
       counters_);
+  tag_gradients();
   sink_->set_divisor(options_.reduction == Reduction::kMean ? world_.size() : 1.0);
 }
 
 /// What is entered now, and what an optimizer will add.
 void Engine::update_promise() {
   promise_ = ledger_.live();
+  for (int kind = 0; kind < memory::kKinds; ++kind) {
+    promise_[static_cast<memory::Kind>(kind)] -= held_[static_cast<memory::Kind>(kind)];
+  }
+  promise_[memory::Kind::kFullScope] -= full_bytes_;
   promise_[memory::Kind::kMoments] = 0;
   for (const Unit& unit : units_) {
     if (unit.flat_grad_shard.defined()) {
@@ -221,6 +226,22 @@ void Engine::cast_buffers() {
     if (low_buffers_[i]) {
       cast_buffers_.emplace_back(buffers_[i].buffer, *options_.precision.buffers);
       buffers_[i].buffer = cast_buffers_.back().saved();
+    }
+  }
+}
+
+/// Makes gradient shards known to the dispatcher, once each.
+void Engine::tag_gradients() {
+  for (std::size_t index = 0; index < units_.size(); ++index) {
+    Unit& unit = units_[index];
+    if (!unit.flat_grad_shard.defined() || unit.parameters.front().grad_shard.defined()) {
+      continue;
+    }
+    register_storage(unit.flat_grad_shard.storage().unsafeGetStorageImpl(), weak_from_this(),
+                     static_cast<int>(index), /*parameter=*/0, StorageRole::kGradShard);
+    for (Parameter& parameter : unit.parameters) {
+      parameter.grad_shard =
+          tagged_part(unit.flat_grad_shard, parameter.piece.shard_offset, parameter.piece.numel);
     }
   }
 }
@@ -297,6 +318,9 @@ Engine::~Engine() {
     if (unit.flat_shard.defined()) {
       unregister_storage(unit.flat_shard.storage().unsafeGetStorageImpl());
     }
+    if (unit.flat_grad_shard.defined()) {
+      unregister_storage(unit.flat_grad_shard.storage().unsafeGetStorageImpl());
+    }
     for (Parameter& parameter : unit.parameters) {
       if (parameter.storage == nullptr) {
         continue;
@@ -319,7 +343,7 @@ void Engine::print_promise() {
   has_printed_promise_ = true;
   if (options_.print_promise && world_.rank() == 0) {
     std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
-                 units_.size(), world_.size(), memory::format(promise_).c_str());
+                 units_.size(), world_.size(), memory::format(promise()).c_str());
   }
 }
 

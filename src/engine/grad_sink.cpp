@@ -73,11 +73,6 @@ bool GradSink::make_room() {
       is_new = true;
       unit.flat_grad_shard =
           at::zeros({unit.shard_numel()}, at::TensorOptions(unit.dtype).device(unit.device));
-      for (Parameter& parameter : unit.parameters) {
-        parameter.grad_shard =
-            unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)
-                .detach();
-      }
       enter(memory::Kind::kGradShards, unit.shard_bytes());
     }
   }

@@ -88,6 +88,7 @@ struct Options {
   MixedPrecision precision = {};
   Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
+  /// A forecast for LibTorch's optimizers; those of fsdp::optim put what they hold in its place.
   int moments = 2;
   /// Print the promise to standard error on rank 0 before the first training step.
   bool print_promise = true;
@@ -263,10 +264,11 @@ class Sharded {
   Counters counters() const;
   void reset_counters();
   /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly. Moments
-  /// are what Options::moments says; full_parameters() comes on top.
+  /// are those of the fsdp::optim optimizers that were built on this, before that what
+  /// Options::moments says; full_parameters() comes on top.
   memory::Bytes promise() const;
-  /// What it holds now and has held. Moments are there when the optimizer enters them, as
-  /// fsdp::optim::AdamW does.
+  /// What it holds now and has held. Moments are there when the optimizer enters them, as those of
+  /// fsdp::optim do.
   const memory::Ledger& ledger() const;
   memory::Ledger& ledger();
   World world() const;
