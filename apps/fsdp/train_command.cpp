@@ -78,9 +78,7 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
   option("--beta1", config.beta1, "AdamW, Lion");
   option("--beta2", config.beta2, "AdamW, Lion");
   option("--eps", config.eps, "AdamW");
-  group
-      ->add_option("--momentum", config.momentum,
-                   "SGD (default: 0) and Muon (default: 0.95)")
+  group->add_option("--momentum", config.momentum, "SGD (default: 0) and Muon (default: 0.95)")
       ->check(CLI::NonNegativeNumber);
   option("--clip", config.clip, "Largest global gradient norm; 0 clips nothing");
   option("--seed", config.seed, "Decides weights, order of data and sample");

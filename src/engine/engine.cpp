@@ -70,9 +70,8 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
       names += (names.empty() ? "\"" : ", \"") + at(unit).name + "\"";
     }
     // Operators that still run on other threads may hold slots as well.
-    const int extra_slots =
-        std::max(static_cast<int>(bundles.size()) - 1 - options_.prefetch,
-                 options_.extra_slots + 1);
+    const int extra_slots = std::max(static_cast<int>(bundles.size()) - 1 - options_.prefetch,
+                                     options_.extra_slots + 1);
     fail(error.code(), "[touch] ", op, " takes weights of the units ", names, ": ", error.text(),
          ". Set Options::extra_slots to ", extra_slots,
          " or more, or put these weights into one unit");
@@ -222,13 +221,14 @@ void Engine::refuse_mixing(int index, std::int64_t begin, bool is_gradient, cons
              std::to_string(parameter.numel) + " elements";
     }
   }
-  fail(ErrorCode::kInvalidArgument, "[touch] ", op, " mixes the elements of this rank's part of ",
-       is_gradient ? "the gradient of " : "", name,
-       ": each rank would get another result. To clip: fsdp::clip_grad_norm_(sharded, max_norm, p), "
-       "to measure: fsdp::grad_norm(sharded, p). An optimizer that looks at a parameter as a whole "
-       "(LAMB, Muon, LBFGS) cannot run on shards: fsdp::optim::Muon can, "
-       "fsdp::optim::WholeTensors gathers, and so does sharded.full_parameters(). A clone() of the "
-       "part is a plain tensor");
+  fail(
+      ErrorCode::kInvalidArgument, "[touch] ", op, " mixes the elements of this rank's part of ",
+      is_gradient ? "the gradient of " : "", name,
+      ": each rank would get another result. To clip: fsdp::clip_grad_norm_(sharded, max_norm, p), "
+      "to measure: fsdp::grad_norm(sharded, p). An optimizer that looks at a parameter as a whole "
+      "(LAMB, Muon, LBFGS) cannot run on shards: fsdp::optim::Muon can, "
+      "fsdp::optim::WholeTensors gathers, and so does sharded.full_parameters(). A clone() of the "
+      "part is a plain tensor");
 }
 
 void Engine::refuse_grad_use(const Hit& hit, const char* op) {
@@ -314,12 +314,12 @@ void Engine::set_loss_scaled() {
 }
 
 void Engine::check_loss_scaled() const {
-  FSDP_CHECK(is_loss_scaled_ || options_.precision.param != at::kHalf ||
-                 options_.precision.allow_unscaled,
-             ErrorCode::kInvalidArgument,
-             "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
-             "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
-             "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
+  FSDP_CHECK(
+      is_loss_scaled_ || options_.precision.param != at::kHalf || options_.precision.allow_unscaled,
+      ErrorCode::kInvalidArgument,
+      "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
+      "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
+      "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
 }
 
 bool Engine::is_unsharded(int unit) {

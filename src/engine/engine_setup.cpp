@@ -28,8 +28,7 @@ std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
 
 /// What this rank's optimizer owns of a whole unit.
 at::Tensor own_slices(const Unit& unit, const at::Tensor& whole) {
-  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
-                      unit.shard_numel());
+  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(), unit.shard_numel());
 }
 
 /// A part of the flat shard with the touch key, so that writes to it are noticed.
@@ -103,11 +102,11 @@ void Engine::set_up() {
 void Engine::check_options() const {
   FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
              options_.prefetch, ", must be 0 or more");
-  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0 &&
-                 options_.replicate_below >= 0,
-             ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
-             ", extra_slots ", options_.extra_slots, " and replicate_below ",
-             options_.replicate_below, ", none may be negative");
+  FSDP_CHECK(
+      options_.align_bytes >= 0 && options_.extra_slots >= 0 && options_.replicate_below >= 0,
+      ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
+      ", extra_slots ", options_.extra_slots, " and replicate_below ", options_.replicate_below,
+      ", none may be negative");
 }
 
 /// Which slices of each unit are whose.
@@ -123,9 +122,8 @@ void Engine::place_units() {
       parameter.strides = dense_strides(parameter.tensor);
       numels.push_back(parameter.numel);
     }
-    const std::int64_t smallest =
-        std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
-                  Unit::itemsize_of(unit.reduce_dtype)});
+    const std::int64_t smallest = std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
+                                            Unit::itemsize_of(unit.reduce_dtype)});
     const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
     unit.layout =
         std::make_unique<layout::UnitLayout>(std::move(numels), unit.placement.slices, align);
@@ -187,9 +185,8 @@ void Engine::make_stores() {
   const bool is_aliased =
       options_.store == Store::kAliased ||
       (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
-  store_ = is_aliased
-               ? make_aliased_store(ledger_)
-               : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
+  store_ = is_aliased ? make_aliased_store(ledger_)
+                      : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
   store_->make_shards(units_);
   for (Unit& unit : units_) {
     if (unit.placement.is_resident()) {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "fsdp/base/error.hpp"
-#include "optim/hyper_parameters.hpp"
 #include "optim/adamw_rule.hpp"
+#include "optim/hyper_parameters.hpp"
 
 namespace fsdp::optim {
 namespace {

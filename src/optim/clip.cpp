@@ -124,7 +124,8 @@ std::vector<at::Tensor> gradients_of(const Sharded& sharded, bool answered_only 
 double join_ranks(const World& world, const NormSum& own, double p) {
   comm::Communicator& communicator = world.communicator();
   const at::Tensor all = at::empty({communicator.size()}, at::kDouble);
-  communicator.all_gather(all, at::full({1}, own.sum(), at::kDouble), {.name = "grad_norm"})->wait();
+  communicator.all_gather(all, at::full({1}, own.sum(), at::kDouble), {.name = "grad_norm"})
+      ->wait();
   NormSum joined(p);
   for (int rank = 0; rank < communicator.size(); ++rank) {
     joined.join(all.const_data_ptr<double>()[rank]);

@@ -11,9 +11,9 @@
 #include "engine/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/optim/groups.hpp"
+#include "optim/adamw_rule.hpp"
 #include "optim/hyper_parameters.hpp"
 #include "optim/own_shards.hpp"
-#include "optim/adamw_rule.hpp"
 
 namespace fsdp::optim {
 namespace {
@@ -30,9 +30,8 @@ constexpr int kMatrices = 0, kOthers = 1;
 void check(const MuonOptions& options) {
   FSDP_CHECK(options.lr >= 0 && options.momentum >= 0 && options.momentum < 1 &&
                  options.weight_decay >= 0 && options.iterations >= 1,
-             ErrorCode::kInvalidArgument, "[Muon] lr ", options.lr, ", momentum ",
-             options.momentum, ", weight decay ", options.weight_decay, ", iterations ",
-             options.iterations,
+             ErrorCode::kInvalidArgument, "[Muon] lr ", options.lr, ", momentum ", options.momentum,
+             ", weight decay ", options.weight_decay, ", iterations ", options.iterations,
              ": none may be negative, momentum must be below 1 and iterations at least 1");
 }
 
@@ -102,9 +101,7 @@ Muon::Muon(Sharded sharded, MuonOptions options, Parts parts, AdamWOptions other
   this->sharded().engine()->hold_memory(memory::Kind::kStaging, workspace_bytes_);
 }
 
-Muon::~Muon() {
-  sharded().engine()->release_memory(memory::Kind::kStaging, workspace_bytes_);
-}
+Muon::~Muon() { sharded().engine()->release_memory(memory::Kind::kStaging, workspace_bytes_); }
 
 void Muon::step() {
   const std::vector<Run> runs = begin_step(kMatrices);

@@ -17,8 +17,8 @@ std::int64_t newton_schulz_numel(const std::vector<std::int64_t>& sizes) {
 }
 
 void newton_schulz_(at::Tensor matrix, int iterations, const at::Tensor& workspace) {
-  // Jordan's coefficients: steep at zero, so that few iterations do, at the price of singular values
-  // that only come near 1.
+  // Jordan's coefficients: steep at zero, so that few iterations do, at the price of singular
+  // values that only come near 1.
   constexpr double kLinear = 3.4445, kCubic = -4.7750, kQuintic = 2.0315;
   constexpr double kEps = 1e-7;
   FSDP_CHECK(matrix.dim() == 2, ErrorCode::kInvalidArgument, "[newton_schulz_] the tensor has ",

@@ -22,8 +22,7 @@ bool follows(const at::Tensor& first, std::int64_t numel, const at::Tensor& next
 }
 
 at::Tensor stretched(const at::Tensor& first, std::int64_t numel) {
-  return first.numel() == numel ? first
-                                : first.as_strided({numel}, {1}, first.storage_offset());
+  return first.numel() == numel ? first : first.as_strided({numel}, {1}, first.storage_offset());
 }
 
 }  // namespace fsdp::optim

@@ -51,7 +51,8 @@ SGD::SGD(Sharded sharded, std::vector<Group<SGDOptions>> groups)
 void SGD::update(const Run& run) {
   const SGDOptions& options = this->options(run.group);
   FSDP_CHECK(options.momentum == 0 || !run.states.empty(), ErrorCode::kInvalidArgument,
-             "[SGD] momentum is ", options.momentum, " now and was 0 when the optimizer was built, "
+             "[SGD] momentum is ", options.momentum,
+             " now and was 0 when the optimizer was built, "
              "so that there is no buffer for it: build it with a momentum above 0");
   std::vector<at::Tensor> momentum;
   if (options.momentum != 0) {

@@ -41,8 +41,8 @@ WholeTensors::WholeTensors(Sharded sharded, std::vector<std::string> names,
   std::vector<NamedShard> shards;
   for (const std::string& name : names) {
     const auto found = by_name.find(name);
-    FSDP_CHECK(found != by_name.end(), ErrorCode::kNotFound, "[WholeTensors] no parameter is called \"",
-               name, "\"");
+    FSDP_CHECK(found != by_name.end(), ErrorCode::kNotFound,
+               "[WholeTensors] no parameter is called \"", name, "\"");
     shards.push_back(found->second);
   }
   if (dtype_ == at::ScalarType::Undefined) {
@@ -60,13 +60,14 @@ WholeTensors::WholeTensors(Sharded sharded, std::vector<std::string> names,
   comm::Communicator& communicator = sharded_.world().communicator();
   const auto itemsize = static_cast<std::int64_t>(c10::elementSize(dtype_));
   const std::int64_t bytes = slice_numel * communicator.size() * itemsize;
-  const c10::Device device = shards.empty() ? c10::Device(c10::kCPU) : shards.front().shard.device();
+  const c10::Device device =
+      shards.empty() ? c10::Device(c10::kCPU) : shards.front().shard.device();
   bytes_ = device.is_cpu() ? communicator.buffer(bytes)
                            : at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
   slice_ = at::empty({slice_numel}, at::TensorOptions(dtype_).device(device));
   results_ = at::empty({most_owned_numel()}, slice_.options());
-  memory_bytes_ = bytes + (slice_numel + results_.numel()) * itemsize +
-                  communicator.reserve_staging(bytes, 1);
+  memory_bytes_ =
+      bytes + (slice_numel + results_.numel()) * itemsize + communicator.reserve_staging(bytes, 1);
   sharded_.engine()->hold_memory(memory::Kind::kStaging, memory_bytes_);
 }
 
@@ -91,7 +92,10 @@ void WholeTensors::learn_parts(const std::vector<NamedShard>& shards) {
   world.communicator().all_gather(all, own, {.name = "WholeTensors: parts"})->wait();
   for (std::int64_t i = 0; i < count; ++i) {
     const NamedShard& shard = shards[static_cast<std::size_t>(i)];
-    Tensor tensor{.sizes = shard.sizes, .strides = shard.parameter.strides().vec(), .held = {}, .answered = {}};
+    Tensor tensor{.sizes = shard.sizes,
+                  .strides = shard.parameter.strides().vec(),
+                  .held = {},
+                  .answered = {}};
     tensor.numel = std::accumulate(shard.sizes.begin(), shard.sizes.end(), std::int64_t{1},
                                    std::multiplies<>());
     std::int64_t covered = 0;
@@ -213,8 +217,7 @@ void WholeTensors::assemble(const at::Tensor& flat, std::size_t i, std::size_t p
   }
 }
 
-void WholeTensors::transform(const std::vector<std::size_t>& which,
-                             const Put& put,
+void WholeTensors::transform(const std::vector<std::size_t>& which, const Put& put,
                              const std::function<void(std::size_t, at::Tensor)>& compute,
                              const std::function<void(std::size_t, at::Tensor)>& take) {
   const OwnShards own;
@@ -254,7 +257,9 @@ void WholeTensors::transform(const std::vector<std::size_t>& which,
       }
     }
     const at::Tensor slice = slice_.narrow(0, 0, to.slice_numel);
-    world.communicator().reduce_scatter(slice, slices, {}, {.name = "WholeTensors: results"})->wait();
+    world.communicator()
+        .reduce_scatter(slice, slices, {}, {.name = "WholeTensors: results"})
+        ->wait();
     ++traffic_.reduce_scatters;
     traffic_.reduce_bytes += to.logical_numel * itemsize;
     traffic_.padding_bytes += (slices.numel() - to.logical_numel) * itemsize;

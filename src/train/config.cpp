@@ -173,13 +173,14 @@ const char* to_string(OptimizerKind kind) {
 }
 
 OptimizerKind parse_optimizer(const std::string& word) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kLion,
-                                   OptimizerKind::kMuon}) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kLion, OptimizerKind::kMuon}) {
     if (word == to_string(kind)) {
       return kind;
     }
   }
-  fail(ErrorCode::kInvalidArgument, "--optimizer is '", word, "', must be adamw, sgd, lion or muon");
+  fail(ErrorCode::kInvalidArgument, "--optimizer is '", word,
+       "', must be adamw, sgd, lion or muon");
 }
 
 const char* to_string(WeightType type) {

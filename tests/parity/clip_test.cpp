@@ -32,8 +32,8 @@ struct Given : nn::Module {
                  at::ScalarType dtype = torch::kDouble) {
     for (std::size_t i = 0; i < gradients_in.size(); ++i) {
       gradients.push_back(torch::tensor(gradients_in[i], torch::kDouble).to(dtype).view({-1, 1}));
-      weights.push_back(register_parameter("w" + std::to_string(i),
-                                           torch::ones_like(gradients.back())));
+      weights.push_back(
+          register_parameter("w" + std::to_string(i), torch::ones_like(gradients.back())));
     }
   }
   at::Tensor loss(double factor = 1) {
@@ -50,8 +50,7 @@ TEST(ClipTest, Fault031_EachNormIsThatOfTheWholeAlsoWithEmptyShards) {
   for (const at::ScalarType dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
     for (const std::int64_t align_bytes : {0, 128}) {
       run_threads(3, [&](World world) {
-        auto model =
-            std::make_shared<Given>(std::vector<std::vector<double>>{{3}, {4, 0}}, dtype);
+        auto model = std::make_shared<Given>(std::vector<std::vector<double>>{{3}, {4, 0}}, dtype);
         const Sharded sharded = fully_shard(model, world, test_options({}, align_bytes));
         model->loss().backward();
         EXPECT_DOUBLE_EQ(grad_norm(sharded), 5);
@@ -86,7 +85,8 @@ TEST(ClipTest, Fault031_WhatIsNotANumberIsNeverLost) {
   run_threads(3, [](World world) {
     for (const double bad : {std::nan(""), kInfinity}) {
       for (const double p : {1.0, 2.0, 2.5, kInfinity}) {
-        auto model = std::make_shared<Given>(std::vector<std::vector<double>>{{1, 1}, {bad, 1, 1, 1}});
+        auto model =
+            std::make_shared<Given>(std::vector<std::vector<double>>{{1, 1}, {bad, 1, 1, 1}});
         const Sharded sharded = fully_shard(model, world, test_options({}));
         model->loss().backward();
         const double norm = clip_grad_norm_(sharded, 1, p);
@@ -103,7 +103,8 @@ TEST(ClipTest, LowPrecisionAddsUpInFp64) {
     // In bf16, 256 + 1 is 256: 4096 ones after a 256 would be lost.
     std::vector<double> values(4097, 1);
     values[0] = 256;
-    auto model = std::make_shared<Given>(std::vector<std::vector<double>>{values}, torch::kBFloat16);
+    auto model =
+        std::make_shared<Given>(std::vector<std::vector<double>>{values}, torch::kBFloat16);
     const Sharded sharded = fully_shard(model, world, test_options({}));
     model->loss().backward();
     EXPECT_DOUBLE_EQ(grad_norm(sharded, 1), 256 + 4096);
@@ -150,7 +151,8 @@ TEST(ClipTest, FrozenAndUnusedParametersDoNotCount) {
 
 TEST(ClipTest, ByValueEachElementIsClamped) {
   run_threads(3, [](World world) {
-    auto model = std::make_shared<Given>(std::vector<std::vector<double>>{{3, -0.5}, {-4, 0.25, 9}});
+    auto model =
+        std::make_shared<Given>(std::vector<std::vector<double>>{{3, -0.5}, {-4, 0.25, 9}});
     const Sharded sharded = fully_shard(model, world, test_options({}));
     model->loss().backward();
     clip_grad_value_(sharded, 0.75);

@@ -75,8 +75,8 @@ TEST(MeshFault, Fault020_AGroupOfOneIsAnIdentityOnBothAxes) {
         for (int micro = 0; micro < 10; ++micro) {
           model->sum().backward();
         }
-        EXPECT_TRUE(torch::equal(whole_gradients(sharded)[0],
-                                 torch::full({3}, 10.0, torch::kDouble)));
+        EXPECT_TRUE(
+            torch::equal(whole_gradients(sharded)[0], torch::full({3}, 10.0, torch::kDouble)));
       });
     }
   }

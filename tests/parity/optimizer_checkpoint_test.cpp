@@ -296,9 +296,8 @@ TEST(EmaTest, Fault060_AveragesAreSavedByNameAndLoadedAtAnotherWorldSize) {
     optim::Ema ema(run.sharded, 0.9);
     run.train(kSteps);
     ema.update();
-    checkpoint::Saver saver(
-        directory.path(), run.sharded,
-        checkpoint::with_averages(checkpoint::state_of(*run.optimizer), ema));
+    checkpoint::Saver saver(directory.path(), run.sharded,
+                            checkpoint::with_averages(checkpoint::state_of(*run.optimizer), ema));
     saver.save(kSteps);
     saver.wait();
     Snapshot mine = averages(run, ema);

@@ -51,7 +51,8 @@ PlainFactory stock(Options options) {
 
 template <class Optimizer, class Options>
 OwnFactory own(Options options) {
-  return [options](const Sharded& sharded) { return std::make_unique<Optimizer>(sharded, options); };
+  return
+      [options](const Sharded& sharded) { return std::make_unique<Optimizer>(sharded, options); };
 }
 
 /// Program 1 of the paper, line by line.
@@ -90,7 +91,8 @@ std::function<void()> plain_muon(const Named& named, optim::MuonOptions options,
   }
   auto momenta = std::make_shared<std::map<std::string, at::Tensor>>();
   const auto adamw = stock<torch::optim::AdamW>(
-      torch::optim::AdamWOptions(others.lr).eps(others.eps).weight_decay(others.weight_decay))(rest);
+      torch::optim::AdamWOptions(others.lr).eps(others.eps).weight_decay(others.weight_decay))(
+      rest);
   return [=] {
     adamw();
     const torch::NoGradGuard no_grad;
@@ -140,12 +142,10 @@ std::vector<RuleUnderTest> rules() {
       {"Lion", odd_mlp(), own<optim::Lion>(lion),
        [=](const Named& named) { return plain_lion(named, lion); }},
       muon_rule("Muon", tiny_gpt(true), {.lr = 0.02, .weight_decay = 0.1}, "w*"),
-      muon_rule("MuonAlone", odd_mlp(),
-                {.lr = 0.02,
-                 .nesterov = false,
-                 .scale = optim::MuonScale::kMatchAdamW,
-                 .batch_bytes = 1},
-                "*.bias"),
+      muon_rule(
+          "MuonAlone", odd_mlp(),
+          {.lr = 0.02, .nesterov = false, .scale = optim::MuonScale::kMatchAdamW, .batch_bytes = 1},
+          "*.bias"),
   };
 }
 
@@ -223,8 +223,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, OptimizerParity,
 struct Weights : nn::Module {
   explicit Weights(const std::vector<std::int64_t>& rows, double value = 1) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      weights.push_back(register_parameter(
-          "w" + std::to_string(i), torch::full({rows[i], 1}, value, torch::kDouble)));
+      weights.push_back(register_parameter("w" + std::to_string(i),
+                                           torch::full({rows[i], 1}, value, torch::kDouble)));
     }
   }
   at::Tensor loss(double factor = 1) {
@@ -268,9 +268,9 @@ TEST(OptimizerTest, Fault083_GroupsGoByNameAndWhatIsInNoneStaysAndIsNamed) {
     const Subject subject = make_subject(kind);
     const Sharded sharded = subject.shard(world, test_options(subject.units));
     optim::AdamW optimizer(
-        sharded, {{.parameters = {"*.weight"},
-                   .options = {.lr = 0.1, .eps = 1e-4, .weight_decay = 0.1}},
-                  {.parameters = {"*.bias"}, .options = {.lr = 0.01, .eps = 1e-4, .weight_decay = 0}}});
+        sharded,
+        {{.parameters = {"*.weight"}, .options = {.lr = 0.1, .eps = 1e-4, .weight_decay = 0.1}},
+         {.parameters = {"*.bias"}, .options = {.lr = 0.01, .eps = 1e-4, .weight_decay = 0}}});
     EXPECT_THAT(optimizer.untrained(), ElementsAre("scale"));
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
@@ -311,7 +311,8 @@ TEST(OptimizerTest, Fault084_MakingStateChangesNothing) {
       model->loss().backward();
       optimizer.step();
       for (const at::Tensor& shard : sharded.parameters()) {
-        EXPECT_TRUE(torch::allclose(shard.detach(), torch::full_like(shard, 1 - decay - 1), 0, 1e-7));
+        EXPECT_TRUE(
+            torch::allclose(shard.detach(), torch::full_like(shard, 1 - decay - 1), 0, 1e-7));
       }
     }
   });
@@ -424,7 +425,8 @@ TEST(OptimizerTest, SgdRefusesAMomentumThatHasNoBuffer) {
 
 TEST(MuonTest, SingularValuesComeNearOne) {
   torch::manual_seed(1);
-  for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{8, 8}, {5, 20}, {20, 5}, {1, 7}}) {
+  for (const auto& sizes :
+       std::vector<std::vector<std::int64_t>>{{8, 8}, {5, 20}, {20, 5}, {1, 7}}) {
     at::Tensor matrix = torch::randn(sizes, torch::kDouble);
     const at::Tensor workspace = torch::empty({optim::newton_schulz_numel(sizes)}, torch::kDouble);
     optim::newton_schulz_(matrix, 8, workspace);

@@ -22,7 +22,7 @@ class Optimizer;
 namespace fsdp::optim {
 class Ema;
 class FlatOptimizer;
-}
+}  // namespace fsdp::optim
 
 namespace fsdp::checkpoint {
 

@@ -18,9 +18,9 @@ namespace fsdp {
 /// @throws Error kInvalidArgument unless p > 0, before anything is sent
 double grad_norm(const Sharded& sharded, double p = 2);
 
-/// One norm over several sharded modules (a generator and its encoder, parts of a pipeline) and over
-/// `whole`: parameters outside of them that every rank holds whole, with gradients that are equal
-/// on all ranks, such as Options::ignore leaves. They count once. @collective all ranks
+/// One norm over several sharded modules (a generator and its encoder, parts of a pipeline) and
+/// over `whole`: parameters outside of them that every rank holds whole, with gradients that are
+/// equal on all ranks, such as Options::ignore leaves. They count once. @collective all ranks
 double grad_norm(const std::vector<Sharded>& shardeds, double p = 2,
                  const std::vector<at::Tensor>& whole = {});
 

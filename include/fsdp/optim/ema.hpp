@@ -23,8 +23,8 @@ struct NamedAverage {
 /// Averages of all parameters that train: average = decay * average + (1 - decay) * weight. One
 /// that is unfrozen later joins with its weights of that moment.
 ///
-/// *Invariants*: averages exist from construction, equal to the weights. *Thread safety*: one thread
-/// at a time. *Example*:
+/// *Invariants*: averages exist from construction, equal to the weights. *Thread safety*: one
+/// thread at a time. *Example*:
 ///
 ///     fsdp::optim::Ema ema(sharded, 0.999);
 ///     optimizer.step();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What the optimizers of this library share: parameters in groups by name, state that is there from
-/// the start, one pass over long runs of memory instead of one small update a parameter, and what a
-/// checkpoint needs to know. AdamW, SGD, Lion and Muon derive from it; derive from it for a rule of
-/// one's own that treats each element by itself.
+/// What the optimizers of this library share: parameters in groups by name, state that is there
+/// from the start, one pass over long runs of memory instead of one small update a parameter, and
+/// what a checkpoint needs to know. AdamW, SGD, Lion and Muon derive from it; derive from it for a
+/// rule of one's own that treats each element by itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>

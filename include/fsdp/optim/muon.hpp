@@ -38,8 +38,8 @@ struct MuonOptions {
 };
 
 /// Makes a 2-D matrix nearly orthogonal (singular values between about 0.7 and 1.2) by
-/// `iterations` steps of a polynomial of fifth degree, in place and in its own type. `workspace` has
-/// newton_schulz_numel() elements of that type.
+/// `iterations` steps of a polynomial of fifth degree, in place and in its own type. `workspace`
+/// has newton_schulz_numel() elements of that type.
 void newton_schulz_(at::Tensor matrix, int iterations, const at::Tensor& workspace);
 std::int64_t newton_schulz_numel(const std::vector<std::int64_t>& sizes);
 
@@ -50,8 +50,8 @@ std::int64_t newton_schulz_numel(const std::vector<std::int64_t>& sizes);
 class Muon : public FlatOptimizer {
  public:
   /// Parameters with two dimensions are matrices, but for those that fit a pattern of `by_adamw`:
-  /// name embeddings and the head there, whose rows stand for themselves. Group 0 is Muon's, group 1
-  /// AdamW's.
+  /// name embeddings and the head there, whose rows stand for themselves. Group 0 is Muon's, group
+  /// 1 AdamW's.
   /// @collective all ranks @memory one momentum for matrices and two moments for the rest; as
   /// staging what WholeTensors needs, and two matrices and two squares of the largest owned one
   /// @throws Error kInvalidArgument for numbers out of their range; kNotFound for a pattern that

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// For optimizers that must look at a parameter as a whole (Muon's orthogonalisation, a row's norm):
-/// hands whole tensors made of all ranks' parts to one rank each, which computes, and brings the
-/// results back as parts.
+/// For optimizers that must look at a parameter as a whole (Muon's orthogonalisation, a row's
+/// norm): hands whole tensors made of all ranks' parts to one rank each, which computes, and brings
+/// the results back as parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@
 namespace fsdp::optim {
 
 struct WholeTensorsOptions {
-  /// What a whole tensor costs its owner, from its shape, in any unit; owners are chosen so that the
-  /// costs of the ranks are alike. Default: its number of elements.
+  /// What a whole tensor costs its owner, from its shape, in any unit; owners are chosen so that
+  /// the costs of the ranks are alike. Default: its number of elements.
   std::function<double(const std::vector<std::int64_t>& sizes)> cost = {};
   /// The type in which parts travel and owners compute. Undefined: double if any of the parameters
   /// is, else float.
@@ -64,8 +64,7 @@ class WholeTensors {
   /// batch together and a reduce-scatter the results back, with zeros from all but the owner: twice
   /// the bytes of a gather of the weights, (W - 1) / W of them received.
   /// @collective all ranks @blocks
-  void transform(const std::vector<std::size_t>& which,
-                 const Put& put,
+  void transform(const std::vector<std::size_t>& which, const Put& put,
                  const std::function<void(std::size_t, at::Tensor whole)>& compute,
                  const std::function<void(std::size_t, at::Tensor src)>& take);
 
@@ -98,8 +97,7 @@ class WholeTensors {
   using Parts = std::vector<Part> Tensor::*;
   Places places(const std::vector<std::size_t>& batch, Parts parts) const;
   at::Tensor buffer(std::int64_t numel) const;
-  void gather(const std::vector<std::size_t>& batch, const Places& places,
-              const Put& put);
+  void gather(const std::vector<std::size_t>& batch, const Places& places, const Put& put);
   void assemble(const at::Tensor& flat, std::size_t i, std::size_t position,
                 const Places& places) const;
   std::int64_t most_owned_numel() const;
