@@ -44,7 +44,8 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
            << describe({unit.dtype, unit.param_dtype, unit.reduce_dtype}) << ", reduced in "
            << c10::toString(unit.reduce_dtype)
            << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
-           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "") << "\n";
+           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "")
+           << "\n";
     }
   }
   text << "end of the parameters\n";
