@@ -7,6 +7,7 @@
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/mean.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/deferred_init.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/engine/recompute.hpp"
 #include "fsdp/optim/adamw.hpp"

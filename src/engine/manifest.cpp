@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "engine/deferred.hpp"
 #include "engine/precision.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -106,7 +107,7 @@ void check_equal_weights(comm::Communicator& communicator, const std::vector<Uni
   std::vector<const Parameter*> parameters;
   for (const Unit& unit : units) {
     for (const Parameter& parameter : unit.parameters) {
-      const at::Tensor values = parameter.tensor.detach().contiguous();
+      const at::Tensor values = values_of(parameter.tensor).contiguous();
       const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()),
                                    values.nbytes());
       hashes.push_back(static_cast<std::int64_t>(std::hash<std::string_view>{}(bytes)));

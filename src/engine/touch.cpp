@@ -14,6 +14,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "engine/deferred.hpp"
 #include "engine/operand_cast.hpp"
 
 namespace fsdp::engine {
@@ -237,7 +238,10 @@ OperandCast rule_of(const AllHits& all) {
   return {};
 }
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (defer(op, keys, stack)) {
+    return;
+  }
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   const c10::FunctionSchema& schema = op.schema();
