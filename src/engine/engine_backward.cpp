@@ -36,6 +36,7 @@ void Engine::follow_requires_grad() {
     }
   }
   if (sink_->make_room()) {
+    tag_gradients();
     update_promise();
   }
 }
@@ -53,7 +54,7 @@ void Engine::recover_from_dead_backward() {
       unit.has_secondary = false;
     }
     execute(schedule_->abort_backward());
-    sink_->drop_collected();
+    drop_gradients();
   }
 }
 

@@ -64,15 +64,18 @@ void Engine::execute(const std::vector<Action>& actions) {
 }
 
 void Engine::fence() {
-  together([&] {
-    communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
-  });
+  together(
+      [&] { communicator_.agree({.name = "all ranks are done with the shared weights"})->wait(); });
   is_read_since_fence_ = false;
 }
 
 void Engine::hand_out_gradients() {
   together([&] { sink_->hand_out(); });
   is_read_since_fence_ = false;  // all ranks have come to the end of this backward
+}
+
+void Engine::drop_gradients() {
+  together([&] { sink_->drop_collected(); });
 }
 
 void Engine::renew_slice(int index) {

@@ -19,6 +19,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <vector>
@@ -68,13 +69,14 @@ class GradSink {
   /// Zeros what did not come, adds what was deferred and issues the inner reductions.
   /// @collective the shard group
   void start_reduce(int bundle, int buffer);
-  /// Ends them; the outer reductions follow, unless this backward defers them.
+  /// Ends them; the outer reductions start, unless this backward defers them, and go on while the
+  /// next bundle's gradients come.
   /// @collective the replicas @blocks
   void wait_reduce(int bundle);
   /// After all reductions of a backward that deferred nothing: parameters for which any rank had a
   /// gradient get theirs. @collective all ranks @blocks
   void hand_out();
-  /// What was collected for a backward that died is no gradient.
+  /// What was collected for a backward that died is no gradient. @collective the replicas
   void drop_collected();
 
   /// Forgets all gradients, also those that wait.
@@ -87,6 +89,13 @@ class GradSink {
   at::Tensor spare_memory(int unit) const;
 
  private:
+  /// A reduction over replicas: a reduce-scatter, then for all but kHybridOptimizer an all-gather.
+  struct Outer {
+    int unit = 0;
+    std::unique_ptr<comm::Work> work = {};
+    bool is_gathering = false;
+  };
+
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
@@ -96,9 +105,11 @@ class GradSink {
   void make_deferred();
   void reserve_staging();
   void complete(int unit, at::Tensor& flat);
-  bool prepare_shard(Unit& unit);
+  bool prepare_shard(int unit);
   void start_inner(int unit, const at::Tensor& flat);
-  void reduce_outer(int unit, const at::Tensor& src);
+  std::unique_ptr<comm::Work> start_outer(int unit, const at::Tensor& src);
+  static at::Tensor answered_grad(const Unit& unit);
+  void advance_outer();
   void enter(memory::Kind kind, std::int64_t bytes);
 
   comm::Communicator& world_;
@@ -114,12 +125,17 @@ class GradSink {
 
   Places places_;                    ///< of gradients in a reduce buffer
   std::vector<at::Tensor> buffers_;  ///< the ring, then those of one bundle
-  at::Tensor partial_buffer_;        ///< for the partial of the unit whose reduction is under way
-  std::vector<int> buffer_of_;       ///< by bundle, -1 when it has none
+  Places partial_places_;
+  /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
+  std::array<at::Tensor, 2> partial_buffers_;
+  std::size_t next_partial_ = 0;
+  std::vector<int> buffer_of_;                      ///< by bundle, -1 when it has none
   std::vector<std::unique_ptr<comm::Work>> works_;  ///< by unit
+  std::vector<Outer> outer_;                        ///< under way over the replicas
   std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
   std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
   std::vector<char> has_partial_;                   ///< by unit
+  std::vector<char> has_sum_;  ///< by unit: the gradient shard has one that was not handed out
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };

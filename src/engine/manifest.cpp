@@ -30,6 +30,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "option prefetch is " << options.prefetch << "\n"
        << "option extra_slots is " << options.extra_slots << "\n"
        << "option strategy is " << to_string(options.strategy) << "\n"
+       << "option mesh is " << (options.mesh ? options.mesh->describe() : "none") << "\n"
        << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"
@@ -44,7 +45,8 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
            << describe({unit.dtype, unit.param_dtype, unit.reduce_dtype}) << ", reduced in "
            << c10::toString(unit.reduce_dtype)
            << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
-           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "") << "\n";
+           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "")
+           << "\n";
     }
   }
   text << "end of the parameters\n";

@@ -186,16 +186,32 @@ void ask_units(Partition& partition, const Tree& tree, const Units& policy, cons
       numel += parameter.numel;
     }
     asked.insert(unit.module);
-    unit.*claimed =
-        policy.claims({.name = unit.module,
-                       .module = node == tree.modules.end() ? nullptr : node->module,
-                       .numel = numel});
+    unit.*claimed = policy.claims({.name = unit.module,
+                                   .module = node == tree.modules.end() ? nullptr : node->module,
+                                   .numel = numel});
   }
   for (const std::string& name : policy.required_names) {
     FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::", option,
                " lists \"", name,
                "\", which is not the module of a unit: list it in Options::units too");
   }
+}
+
+/// Takes out what Options::ignore names.
+void drop_ignored(Tree& tree, const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    const auto is_ignored = [&](const auto& parameter) {
+      return matches(pattern, parameter.first);
+    };
+    FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
+               "[fully_shard] Options::ignore has \"", pattern,
+               "\", which is no parameter's name; names are those of named_parameters(), and * "
+               "stands for any text");
+  }
+  std::erase_if(tree.parameters, [&](const auto& parameter) {
+    return std::ranges::any_of(
+        patterns, [&](const std::string& pattern) { return matches(pattern, parameter.first); });
+  });
 }
 
 /// Modules inside of which MixedPrecision leaves everything as it is.
@@ -222,32 +238,12 @@ bool is_in_any(const std::string& path, const std::set<std::string>& modules) {
   return std::ranges::any_of(modules, [&](const auto& of) { return is_inside(path, of); });
 }
 
-/// What mixed precision does to a unit, and to the operators that take its weights.
-void set_types(Unit& unit, const Types& types, const MixedPrecision& precision) {
-  unit.dtype = types.shard;
-  unit.param_dtype = types.param;
-  unit.reduce_dtype = types.reduce;
-  if (c10::isFloatingType(types.param)) {
+/// What mixed precision does to the operators that take a unit's weights.
+void set_casts(Unit& unit, const MixedPrecision& precision) {
+  if (c10::isFloatingType(unit.param_dtype)) {
     unit.casts_operands = precision.param.has_value();
     unit.result_dtype = precision.output;
   }
-}
-
-/// Takes out what Options::ignore names.
-void drop_ignored(Tree& tree, const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    const auto is_ignored = [&](const auto& parameter) {
-      return matches(pattern, parameter.first);
-    };
-    FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
-               "[fully_shard] Options::ignore has \"", pattern,
-               "\", which is no parameter's name; names are those of named_parameters(), and * "
-               "stands for any text");
-  }
-  std::erase_if(tree.parameters, [&](const auto& parameter) {
-    return std::ranges::any_of(
-        patterns, [&](const std::string& pattern) { return matches(pattern, parameter.first); });
-  });
 }
 
 /// What the parameters of one flat buffer have in common, besides the module.
@@ -263,7 +259,7 @@ struct OfOwner {
   std::map<Kind, std::vector<Parameter>> parameters;
 };
 
-/// "h.0", or with more than one kind "h.0 Float, frozen".
+/// "h.0", or with more than one kind "h.0 Float frozen".
 std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& kind) {
   std::string name = owner.empty() ? kRootName : owner;
   const auto differs = [&](auto member) {
@@ -293,9 +289,8 @@ std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::st
     const bool is_small =
         options.strategy != Strategy::kReplicate && tensor.numel() < options.replicate_below;
     OfOwner& of = owners[is_small ? kReplicatedName : owner_of(parent_of(name), claimed)];
-    const Kind kind{
-        .types = types_of(tensor, is_in_any(name, full_precision), options.precision),
-        .is_frozen = !tensor.requires_grad()};
+    const Kind kind{.types = types_of(tensor, is_in_any(name, full_precision), options.precision),
+                    .is_frozen = !tensor.requires_grad()};
     if (std::ranges::find(of.kinds, kind) == of.kinds.end()) {
       of.kinds.push_back(kind);
     }
@@ -320,8 +315,7 @@ Partition group(Tree tree, const Options& options) {
   check_parameters(tree);
   check_aliases(tree);
   check_precision(options.precision);
-  const std::set<std::string> full =
-      full_precision_modules(tree, options.precision.full_precision);
+  const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
   std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
   std::vector<std::string> owners = {""};
@@ -346,9 +340,11 @@ Partition group(Tree tree, const Options& options) {
       unit.name = unit_name(owner, of, kind);
       unit.module = owner;
       unit.bundle = bundle;
-      unit.placement.strategy =
-          owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
-      set_types(unit, kind.types, options.precision);
+      unit.placement.strategy = owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
+      unit.dtype = kind.types.shard;
+      unit.param_dtype = kind.types.param;
+      unit.reduce_dtype = kind.types.reduce;
+      set_casts(unit, options.precision);
       unit.parameters = std::move(of.parameters[kind]);
       unit.device = unit.parameters.front().tensor.device();
       result.units.push_back(std::move(unit));

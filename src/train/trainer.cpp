@@ -51,7 +51,6 @@ Sharded shard(models::GPT& model, const TrainConfig& config, const World& world)
                      {.units = units_of<models::Block>(),
                       .prefetch = config.prefetch,
                       .keep_root = config.keep_root,
-                      .moments = detail::moments(config.optimizer),
                       .print_promise = false});
 }
 
