@@ -35,6 +35,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"
        << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n"
+       << "option skip_non_finite is " << (options.skip_non_finite ? "true" : "false") << "\n"
        << "option precision.output is " << to_string(options.precision.output) << "\n"
        << "option precision.buffers is " << to_string(options.precision.buffers) << "\n";
   for (const Unit& unit : units) {

@@ -52,7 +52,7 @@ std::optional<BadGradient> find_bad_gradient(const Sharded& sharded) {
                      .rank = static_cast<int>(lowest - first)};
 }
 
-GradientCheck skip_step(Sharded& sharded, double norm) {
+GradientCheck skip_step(const Sharded& sharded, double norm) {
   GradientCheck check{.norm = norm};
   check.bad = find_bad_gradient(sharded);
   check.is_skipped = sharded.engine()->options().skip_non_finite;
@@ -65,7 +65,7 @@ GradientCheck skip_step(Sharded& sharded, double norm) {
               check.is_skipped ? ". All ranks skip this step" : "");
   }
   if (check.is_skipped) {
-    sharded.zero_grad();
+    sharded.engine()->zero_grad();
   }
   return check;
 }

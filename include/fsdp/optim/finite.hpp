@@ -32,6 +32,6 @@ std::optional<BadGradient> find_bad_gradient(const Sharded& sharded);
 /// `norm`, which is the same on all ranks, is not finite. Nothing happens, and the result says so,
 /// where Options::skip_non_finite is off.
 /// @collective all ranks @blocks
-GradientCheck skip_step(Sharded& sharded, double norm);
+GradientCheck skip_step(const Sharded& sharded, double norm);
 
 }  // namespace fsdp
