@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench tokenize`: MB of text a second on one core, ours beside the reference implementation
+"""`./dev bench tokenize`: MB of text a CPU second on one core, ours beside the reference implementation
 of each tokenizer. Systems alternate round by round, each in a process of its own; "first" is a
 process's first pass over the text, "again" its second, when all caches are warm. Comparisons with
 other numbers of tokens are void."""
