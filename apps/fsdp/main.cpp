@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  fsdp train                             the default model on the default text, 2 ranks\n"
       "  fsdp train --data my.txt --steps 500   another text\n"
+      "  fsdp generate runs/model --prompt \"In \"  text from saved weights\n"
       "  fsdp run -n 4 ./my_program --its-flag  any program, as 4 ranks\n"
       "  fsdp checkpoint ls runs/mine           what a run has saved\n"
       "  fsdp tokenize --tokenizer models/gpt2 my.txt\n"
@@ -65,6 +66,7 @@ int main(int argc, char** argv) {
   const Arguments after_dashes(std::min(dashes + 1, argv + argc), argv + argc);
   const Action run_program = add_run(app, after_dashes);
   const Action use_checkpoint = add_checkpoint(app);
+  const Action generate = add_generate(app, arguments);
   const Action tokenize = add_tokenize(app);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
@@ -82,6 +84,9 @@ int main(int argc, char** argv) {
   }
   if (app.got_subcommand("checkpoint")) {
     return run(use_checkpoint);
+  }
+  if (app.got_subcommand("generate")) {
+    return run(generate);
   }
   if (app.got_subcommand("tokenize")) {
     return run(tokenize);

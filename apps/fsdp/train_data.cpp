@@ -37,6 +37,10 @@ void check_origin(const train::TrainConfig& config, const tokens::Tokenizer& tok
              tokenizer.name(), " of ", tokenizer.vocab_size(), ": another vocabulary");
 }
 
+void set_vocab(train::TrainConfig& config, std::int64_t vocab) {
+  std::visit([&](auto& model) { model.vocab = vocab; }, config.model);
+}
+
 std::string tokenized(const train::TrainConfig& config) {
   TokenProgress progress("tokenizing '" + config.data + "'");
   return data::cached_tokens(
@@ -50,7 +54,7 @@ void use_tokenizer(train::TrainConfig& config, bool is_vocab_given) {
   if (config.tokenizer.empty()) {
     const std::int64_t vocab = origin_of(config.data).vocab;
     if (vocab > 0 && !is_vocab_given) {
-      config.model.vocab = vocab;
+      set_vocab(config, vocab);
     }
     return;
   }
@@ -58,10 +62,12 @@ void use_tokenizer(train::TrainConfig& config, bool is_vocab_given) {
     const auto tokenizer = tokens::load(config.tokenizer);
     const std::int64_t vocab = tokenizer->vocab_size();
     if (!is_vocab_given) {
-      config.model.vocab = vocab;
+      set_vocab(config, vocab);
     }
-    FSDP_CHECK(config.model.vocab >= vocab, ErrorCode::kInvalidArgument, "--vocab ",
-               config.model.vocab, " does not hold the ", vocab, " ids of ", tokenizer->name());
+    const std::int64_t held = models::sizes(config.model).vocab;
+    FSDP_CHECK(held >= vocab, ErrorCode::kInvalidArgument, "a vocabulary of ", held,
+               config.init.empty() ? " (--vocab)" : " (that of --init)", " does not hold the ",
+               vocab, " ids of ", tokenizer->name());
     const bool is_text = data::Corpus::open(config.data).is_text();
     if (!is_text) {
       check_origin(config, *tokenizer);

@@ -6,11 +6,12 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "engine/backward.hpp"
 #include "engine/saved_tensors.hpp"
@@ -47,10 +48,10 @@ using torch::autograd::SavedVariableHooks;
 class RandomStates {
  public:
   explicit RandomStates(const std::vector<at::Tensor>& inputs) {
-    std::set<c10::Device> devices = {c10::Device(c10::kCPU)};
+    std::vector<c10::Device> devices = {c10::Device(c10::kCPU)};
     for (const at::Tensor& input : inputs) {
-      if (input.defined()) {
-        devices.insert(input.device());
+      if (input.defined() && std::ranges::find(devices, input.device()) == devices.end()) {
+        devices.push_back(input.device());
       }
     }
     for (const c10::Device& device : devices) {

@@ -11,7 +11,10 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/models/generate.hpp"
+#include "fsdp/models/lora.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
+#include "train/model.hpp"
 #include "train/summary.hpp"
 
 namespace fsdp::train::detail {
@@ -34,24 +37,10 @@ std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::
   return all_known ? tokens::printable(tokenizer.decode(ids)) : numbers(ids);
 }
 
-/// Whoever opens the saved model finds its tokenizer beside it.
-void copy_tokenizer(const std::string& tokenizer, const std::filesystem::path& directory) {
-  for (const std::string& file : tokens::files_of(tokenizer)) {
-    const std::filesystem::path target = directory / std::filesystem::path(file).filename();
-    std::error_code error;
-    if (!std::filesystem::equivalent(file, target, error)) {
-      std::filesystem::copy_file(file, target, std::filesystem::copy_options::overwrite_existing,
-                                 error);
-      FSDP_CHECK(!error, ErrorCode::kIo, "'", target.string(),
-                 "' cannot be written: ", error.message());
-    }
-  }
-}
-
 }  // namespace
 
-std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
-                        const data::Split& parts) {
+std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
+                        const data::Corpus& corpus, const data::Split& parts) {
   const auto tokenizer = !config.tokenizer.empty() ? tokens::load(config.tokenizer)
                          : corpus.is_text()        ? tokens::bytes()
                                                    : nullptr;
@@ -68,21 +57,38 @@ std::string sample_text(models::GPT& model, const TrainConfig& config, const dat
                    : numbers(prompt) + " | " + numbers(drawn);
 }
 
+namespace {
+
+void write_documents(const std::filesystem::path& directory,
+                     const std::map<std::string, std::string>& documents) {
+  for (const auto& [name, text] : documents) {
+    const std::string path = (directory / name).string();
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    FSDP_CHECK(file, ErrorCode::kIo, "'", path, "' cannot be written: ", std::strerror(errno));
+  }
+}
+
+/// The adapters' parameters, as PEFT names them, and nothing else.
+checkpoint::StoredNameOf adapters_only(const models::ModelConfig& model) {
+  return [model](const std::string& name) {
+    return models::is_adapter(name) ? std::optional(models::peft_name(model, name)) : std::nullopt;
+  };
+}
+
+}  // namespace
+
 std::string save(const TrainConfig& config, const Sharded& sharded) {
   const std::filesystem::path directory(config.out);
-  const std::string path = (directory / "model.safetensors").string();
+  const bool has_adapters = config.lora.rank > 0;
+  const std::string path =
+      (directory / (has_adapters ? format::kAdapterFile : "model.safetensors")).string();
   checkpoint::save_safetensors(sharded, path,
-                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
+                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}},
+                               has_adapters ? adapters_only(config.model) : nullptr);
   if (sharded.world().rank() == 0) {
-    const std::string config_path = (directory / "config.json").string();
-    std::ofstream file(config_path);
-    file << models::config_json(config.model, to_string(config.dtype));
-    file.close();
-    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path,
-               "' cannot be written: ", std::strerror(errno));
-    if (!config.tokenizer.empty()) {
-      copy_tokenizer(config.tokenizer, directory);
-    }
+    write_documents(directory, has_adapters ? adapter_documents(config) : model_documents(config));
   }
   return path;
 }
