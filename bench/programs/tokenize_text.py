@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`./dev bench tokenize`: MB of text a second on one core, ours beside the reference implementation
+"""`./dev bench tokenize`: MB of text a CPU second on one core, ours beside the reference implementation
 of each tokenizer. Systems alternate round by round, each in a process of its own; "first" is a
 process's first pass over the text, "again" its second, when all caches are warm. Comparisons with
 other numbers of tokens are void."""
@@ -13,16 +13,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "data/tokenizers"
+DATA = ROOT / "data"
 OURS = ROOT / "build/release/bin/bench_tokenize"
 ORACLE = ROOT / "tests/e2e/tokenizer_oracle.py"
 # A tokenizer: our path, that of the reference, and what the reference is.
 TOKENIZERS = {
-    "gpt2": ("gpt2", "gpt2", "tokenizers"),
-    "llama3": ("llama3", "llama3/tokenizer.json", "tokenizers"),
-    "smollm2": ("smollm2", "smollm2/tokenizer.json", "tokenizers"),
-    "r50k": ("tiktoken/r50k_base.tiktoken", "tiktoken/r50k_base.tiktoken", "tiktoken"),
-    "o200k": ("tiktoken/o200k_base.tiktoken", "tiktoken/o200k_base.tiktoken", "tiktoken"),
+    "gpt2": ("tokenizers/gpt2", "tokenizers/gpt2", "tokenizers"),
+    "llama3": ("tokenizers/llama3", "tokenizers/llama3/tokenizer.json", "tokenizers"),
+    "smollm2": ("models/smollm2-135m", "models/smollm2-135m/tokenizer.json", "tokenizers"),
+    "r50k": ("tokenizers/tiktoken/r50k_base.tiktoken",) * 2 + ("tiktoken",),
+    "o200k": ("tokenizers/tiktoken/o200k_base.tiktoken",) * 2 + ("tiktoken",),
 }
 ONE_CORE = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -43,7 +43,7 @@ def main() -> None:
     print(f"{'tokenizer':10} {'system':11} {'load s':>7} {'first MB/s':>11} {'again MB/s':>11}   ratio to the reference, first and again")
     for name, (ours, theirs, reference) in TOKENIZERS.items():
         if not (DATA / theirs).exists():
-            print(f"{name:10} is not in data/tokenizers")
+            print(f"{name:10} is not there: ./dev data tokenizers, ./dev data smollm2")
             continue
         commands = {
             "fsdp": [str(OURS), str(DATA / ours), arguments.text, "2"],

@@ -148,7 +148,7 @@ TEST_F(TokenizeTest, WhatDoesNotGoTogetherIsRefused) {
               HasSubstr("another vocabulary"));
   EXPECT_THAT(refusal({"train", "--preset", "tiny", "--data", text, "--tokenizer", model, "--vocab",
                        "262"}),
-              HasSubstr("--vocab 262 does not hold the 263 ids"));
+              HasSubstr("a vocabulary of 262 (--vocab) does not hold the 263 ids"));
   EXPECT_THAT(refusal({"train", "--data", text, "--tokenizer", directory_.path("no")}),
               HasSubstr("does not exist"));
   EXPECT_THAT(refusal({"tokenize", "--tokenizer", model, "--out", directory_.path("x"), text}),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Published tokenizers give the ids that the reference implementations give: Hugging Face's
-/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers`; skipped without.
+/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers`, and for SmolLM2's
+/// `./dev data smollm2`; skipped without.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -65,16 +66,17 @@ std::string random_text(std::size_t characters) {
 
 struct Published {
   const char* name;
-  const char* path;  ///< below data/tokenizers, for both
+  const char* path;  ///< below data/
   const char* packages;
 };
 
 class TokenizerOracleTest : public ::testing::TestWithParam<Published> {
  protected:
   void SetUp() override {
-    path_ = std::string(FSDP_SOURCE_DIR) + "/data/tokenizers/" + GetParam().path;
+    path_ = std::string(FSDP_SOURCE_DIR) + "/data/" + GetParam().path;
     if (!std::filesystem::exists(path_)) {
-      GTEST_SKIP() << path_ << " is not there: ./dev data tokenizers fetches it";
+      GTEST_SKIP() << path_ << " is not there: ./dev data tokenizers fetches it, SmolLM2's "
+                   << "./dev data smollm2";
     }
     python_ = python_with(GetParam().packages);
     if (python_.empty()) {
@@ -136,12 +138,12 @@ TEST_P(TokenizerOracleTest, RandomUnicodeHasTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, TokenizerOracleTest,
-    ::testing::Values(Published{"Gpt2", "gpt2", "tokenizers"},
-                      Published{"Llama3", "llama3/tokenizer.json", "tokenizers"},
-                      Published{"SmolLm2", "smollm2/tokenizer.json", "tokenizers"},
-                      Published{"R50k", "tiktoken/r50k_base.tiktoken", "tiktoken"},
-                      Published{"Cl100k", "tiktoken/cl100k_base.tiktoken", "tiktoken"},
-                      Published{"O200k", "tiktoken/o200k_base.tiktoken", "tiktoken"}),
+    ::testing::Values(Published{"Gpt2", "tokenizers/gpt2", "tokenizers"},
+                      Published{"Llama3", "tokenizers/llama3/tokenizer.json", "tokenizers"},
+                      Published{"SmolLm2", "models/smollm2-135m/tokenizer.json", "tokenizers"},
+                      Published{"R50k", "tokenizers/tiktoken/r50k_base.tiktoken", "tiktoken"},
+                      Published{"Cl100k", "tokenizers/tiktoken/cl100k_base.tiktoken", "tiktoken"},
+                      Published{"O200k", "tokenizers/tiktoken/o200k_base.tiktoken", "tiktoken"}),
     [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
