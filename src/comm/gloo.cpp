@@ -221,8 +221,7 @@ std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor sr
 std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
                                                        Reduction reduction, const Label& label) {
   const DispatchGuard guard;
-  const Description description =
-      check_reduce_scatter(dst, src, size(), reduction, label);
+  const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
   const auto bytes = static_cast<std::size_t>(description.bytes);
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {

@@ -17,8 +17,8 @@
 
 namespace fsdp::comm::detail {
 
-/// What a collective does besides moving its payloads, once all ranks are known to be in it. Part of
-/// the collective: also where it is dropped.
+/// What a collective does besides moving its payloads, once all ranks are known to be in it. Part
+/// of the collective: also where it is dropped.
 struct Steps {
   std::function<void(Flight&)> before_payloads = nullptr;
   std::function<void(Flight&)> after_payloads = nullptr;

@@ -11,8 +11,8 @@
 namespace fsdp::comm::detail {
 namespace {
 
-/// Runs `act` of something that began in `generation`; what ends the group is told to the whole job.
-/// A mismatch leaves the ranks in step, and what is void concerns nobody.
+/// Runs `act` of something that began in `generation`; what ends the group is told to the whole
+/// job. A mismatch leaves the ranks in step, and what is void concerns nobody.
 template <class Act>
 auto telling(Communicator& job, std::uint64_t generation, Act act) {
   try {
@@ -72,9 +72,7 @@ class HostGroup final : public Communicator {
   }
   bool shares_memory() const override { return host_->shares_memory(); }
   at::Tensor buffer(std::int64_t bytes) override { return host_->buffer(bytes); }
-  bool is_fenced_by_reduce_scatter() const override {
-    return host_->is_fenced_by_reduce_scatter();
-  }
+  bool is_fenced_by_reduce_scatter() const override { return host_->is_fenced_by_reduce_scatter(); }
 
   std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
                                       const std::string& label) override {

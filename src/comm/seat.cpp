@@ -56,10 +56,10 @@ SeatPointer host_seat(const std::string& transport, int index, int size, int fir
   seat.ranks.resize(static_cast<std::size_t>(size));
   std::iota(seat.ranks.begin(), seat.ranks.end(), first_rank);
   seat.index = index;
-  seat.log = CollectiveLog::create(
-      transport + ", host of ranks " + std::to_string(seat.ranks.front()) + " to " +
-          std::to_string(seat.ranks.back()),
-      seat.rank(), job_size);
+  seat.log =
+      CollectiveLog::create(transport + ", host of ranks " + std::to_string(seat.ranks.front()) +
+                                " to " + std::to_string(seat.ranks.back()),
+                            seat.rank(), job_size);
   return std::make_shared<const Seat>(std::move(seat));
 }
 

@@ -336,8 +336,9 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
   Offer opened;
   try {
     if (seat->index != 0) {
-      slots = side_->memory->open_shared(
-          seat->ranks.front() - whole.first_rank(), offers[static_cast<std::size_t>(ranks.front())].segment, bytes);
+      slots = side_->memory->open_shared(seat->ranks.front() - whole.first_rank(),
+                                         offers[static_cast<std::size_t>(ranks.front())].segment,
+                                         bytes);
     }
   } catch (const Error& error) {
     error.text().copy(opened.problem.data(), opened.problem.size() - 1);
@@ -366,10 +367,9 @@ std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up,
   const detail::DispatchGuard guard;
   auto group = detail::meet_in_shared_memory(set_up);
   group->watch_elsewhere(std::move(elsewhere));
-  auto seat = set_up.job_size == 0
-                  ? detail::whole_seat("shm", set_up.rank, set_up.size)
-                  : detail::host_seat("shm", set_up.rank, set_up.size, set_up.first_rank,
-                                      set_up.job_size);
+  auto seat = set_up.job_size == 0 ? detail::whole_seat("shm", set_up.rank, set_up.size)
+                                   : detail::host_seat("shm", set_up.rank, set_up.size,
+                                                       set_up.first_rank, set_up.job_size);
   auto communicator =
       std::make_shared<ShmCommunicator>(std::move(group), std::move(seat), set_up.timeout);
   communicator->agree({.name = "connect"})->wait();

@@ -61,8 +61,8 @@ std::shared_ptr<shm::Group> meet_in_shared_memory(const SetUp& set_up) {
     return "";
   });
   const auto end = group->await_all_joined(Clock::now() + set_up.timeout);
-  FSDP_CHECK(end.kind == shm::WaitEnd::kReady, ErrorCode::kPeerFailed, "rank ",
-             group->job_rank(), " waits over shared memory for rank ", end.rank, ", which has ended");
+  FSDP_CHECK(end.kind == shm::WaitEnd::kReady, ErrorCode::kPeerFailed, "rank ", group->job_rank(),
+             " waits over shared memory for rank ", end.rank, ", which has ended");
   return group;
 }
 

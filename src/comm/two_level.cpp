@@ -25,10 +25,11 @@ namespace fsdp::comm {
 
 // NOTE [two levels]
 // Rank = host * L + l: L ranks a host, H hosts. The ranks with the same l on all hosts are
-// counterparts. Every collective begins with the headers of all ranks, as over Gloo alone: who meets
-// whom, who is missing and who failed first are told in the same way. Then
+// counterparts. Every collective begins with the headers of all ranks, as over Gloo alone: who
+// meets whom, who is missing and who failed first are told in the same way. Then
 //
-//   all-gather      each rank sends its slice to its counterparts, straight into their dst; then the
+//   all-gather      each rank sends its slice to its counterparts, straight into their dst; then
+//   the
 //                   ranks of a host read each other's: for each host h, an all-gather over shared
 //                   memory of the block of L slices that belongs to h
 //   reduce-scatter  for each host h, a reduce-scatter over shared memory of the block of L slices
@@ -298,8 +299,8 @@ std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::T
     };
   }
   return std::make_unique<ReduceScatterWork>(shared_exchange(), std::move(flight), std::move(dst),
-                                             std::move(src), std::move(steps),
-                                             std::move(partials), reduction);
+                                             std::move(src), std::move(steps), std::move(partials),
+                                             reduction);
 }
 
 std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int root,
@@ -364,10 +365,8 @@ std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>
     return std::make_shared<GlooCommunicator>(shared_job(), std::move(seat));
   }
   const auto each = static_cast<int>(locals.size());
-  const Place place{.hosts = used,
-                    .locals = each,
-                    .host = seat->index / each,
-                    .local = seat->index % each};
+  const Place place{
+      .hosts = used, .locals = each, .host = seat->index / each, .local = seat->index % each};
   return std::make_shared<TwoLevelCommunicator>(shared_job(), std::move(seat), place,
                                                 std::move(host));
 }
@@ -376,15 +375,17 @@ std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>
 }  // namespace detail
 
 int ranks_per_host(const std::vector<std::string>& hosts) {
-  const auto other = std::ranges::find_if_not(hosts, [&](const auto& host) { return host == hosts[0]; });
+  const auto other =
+      std::ranges::find_if_not(hosts, [&](const auto& host) { return host == hosts[0]; });
   const auto locals = static_cast<std::size_t>(other - hosts.begin());
   if (locals < 2 || locals == hosts.size() || hosts.size() % locals != 0) {
     return 0;
   }
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const std::size_t first = rank / locals * locals;
-    const bool is_new = std::find(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(first),
-                                  hosts[rank]) == hosts.begin() + static_cast<std::ptrdiff_t>(first);
+    const bool is_new =
+        std::find(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(first), hosts[rank]) ==
+        hosts.begin() + static_cast<std::ptrdiff_t>(first);
     if (hosts[rank] != hosts[first] || !is_new) {
       return 0;
     }

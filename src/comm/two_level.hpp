@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The transport of several hosts with several ranks each: shared memory inside a host, Gloo between
-/// hosts. See NOTE [two levels].
+/// The transport of several hosts with several ranks each: shared memory inside a host, Gloo
+/// between hosts. See NOTE [two levels].
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -14,9 +14,9 @@
 
 namespace fsdp::comm {
 
-/// The ranks of each host: `hosts[r]` says where rank r runs. Returns how many ranks a host has, and
-/// 0 unless all hosts have as many, two hosts and two ranks at least, in a row (0 and 1 here, 2 and
-/// 3 there).
+/// The ranks of each host: `hosts[r]` says where rank r runs. Returns how many ranks a host has,
+/// and 0 unless all hosts have as many, two hosts and two ranks at least, in a row (0 and 1 here, 2
+/// and 3 there).
 int ranks_per_host(const std::vector<std::string>& hosts);
 
 /// Ranks 0 to `ranks_per_host - 1` run on one host, those that follow on the next, and so on.

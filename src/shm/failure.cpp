@@ -183,8 +183,7 @@ std::string Group::list_missing_recovery() const {
 }
 
 std::string Group::describe_process(int job_rank) const {
-  const RankBlock& its =
-      whole().control_.rank(static_cast<std::size_t>(job_rank - first_rank()));
+  const RankBlock& its = whole().control_.rank(static_cast<std::size_t>(job_rank - first_rank()));
   return "rank " + std::to_string(job_rank) + " (process " +
          std::to_string(its.process.load(std::memory_order_relaxed)) + ")";
 }

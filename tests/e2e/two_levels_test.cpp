@@ -18,16 +18,17 @@ TEST(TwoLevels, FourRanksOnTwoHostsTrainLikeOneRank) {
   directory.write("text", sample_text(20000));
   const auto flags = [&](const std::string& log) {
     return tiny_training(directory.path("text"), "") +
-           std::vector<std::string>{"--steps",     "20",  "--optimizer", "sgd", "--lr", "0.3",
-                                    "--sample",    "0",   "--log",       directory.path(log)};
+           std::vector<std::string>{
+               "--steps", "20",       "--optimizer", "sgd",   "--lr",
+               "0.3",     "--sample", "0",           "--log", directory.path(log)};
   };
   const CommandResult one = run_fsdp(flags("one") + std::vector<std::string>{"--ranks", "1"});
   EXPECT_EQ(one.code, 0) << one.err;
-  const CommandResult four = run_fsdp(
-      std::vector<std::string>{"run", "-n", "4", "sh", "-c",
-                               "FSDP_HOST_ID=host$((RANK / 2)) exec \"$0\" \"$@\"",
-                               fsdp_program()} +
-      flags("four"));
+  const CommandResult four =
+      run_fsdp(std::vector<std::string>{"run", "-n", "4", "sh", "-c",
+                                        "FSDP_HOST_ID=host$((RANK / 2)) exec \"$0\" \"$@\"",
+                                        fsdp_program()} +
+               flags("four"));
   EXPECT_EQ(four.code, 0) << four.err;
   EXPECT_THAT(four.out + four.err, testing::HasSubstr("4 over shm+gloo"));
   const auto expected = read_log(directory.path("one"));

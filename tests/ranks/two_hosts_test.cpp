@@ -202,7 +202,6 @@ TEST(TwoHosts, EachByteCrossesFromHostToHostOnce) {
       EXPECT_EQ(result.code, 0) << result.out << result.err;
       EXPECT_THAT(result.out,
                   HasSubstr(transport == "auto" ? "transport shm+gloo" : "transport gloo"));
-      std::printf("%s", result.out.c_str());
     }
   }
 }

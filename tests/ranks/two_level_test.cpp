@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Shared memory inside a host, Gloo between hosts: the order of its sums, who uses it, and what its
-/// two levels tell each other. The contract is in communicator_contract_test.cpp, groups in
+/// Shared memory inside a host, Gloo between hosts: the order of its sums, who uses it, and what
+/// its two levels tell each other. The contract is in communicator_contract_test.cpp, groups in
 /// groups_test.cpp, the bytes between hosts in two_hosts_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,7 +75,8 @@ TEST(TwoLevels, ADroppedCollectiveIsCompletedForTheOthers) {
   test::run_ranks("shm+gloo", 4, [](Communicator& group) {
     at::Tensor dst = at::zeros({4 * 5000});
     for (int round = 0; round < 3; ++round) {
-      auto work = group.all_gather(dst, at::full({5000}, 1.0 + group.rank(), at::kFloat), {.unit = round});
+      auto work =
+          group.all_gather(dst, at::full({5000}, 1.0 + group.rank(), at::kFloat), {.unit = round});
       if (group.rank() == 1) {
         work.reset();
       } else {
@@ -122,8 +123,9 @@ TEST(TwoLevels, RecoverFromATimeOut) {
       if (group.rank() == 3) {
         std::this_thread::sleep_for(milliseconds(1500));
       } else {
-        EXPECT_THAT(test::error_of([&] { test::reduce(5000, at::kFloat, 1, "h.1")(group)->wait(); }),
-                    HasSubstr("3"));
+        EXPECT_THAT(
+            test::error_of([&] { test::reduce(5000, at::kFloat, 1, "h.1")(group)->wait(); }),
+            HasSubstr("3"));
       }
       group.set_timeout(seconds(10));
       group.recover();
