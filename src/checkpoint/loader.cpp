@@ -13,7 +13,7 @@
 
 #include "checkpoint/items.hpp"
 #include "checkpoint/matching.hpp"
-#include "checkpoint/range_reader.hpp"
+#include "checkpoint/read_matches.hpp"
 #include "checkpoint/together.hpp"
 #include "fsdp/archive/checksum.hpp"
 #include "fsdp/archive/listing.hpp"
@@ -32,48 +32,49 @@ using detail::ReadSum;
 
 namespace {
 
-/// Reads this rank's part of every match. The system fetches ahead: a rank's ranges lie apart, and
-/// a disk that learns of them one by one stands still in between.
-std::vector<ReadSum> read_all(const archive::Checkpoint& checkpoint,
-                              const std::vector<Match>& matches, bool verify) {
-  constexpr std::int64_t kAheadBytes = std::int64_t{64} << 20;
-  detail::RangeReader reader(checkpoint, verify);
-  std::vector<ReadSum> sums;
-  std::int64_t announced_bytes = 0, read_bytes = 0;
-  auto next = matches.begin();
-  for (const Match& match : matches) {
-    while (next != matches.end() && announced_bytes - read_bytes < kAheadBytes) {
-      announced_bytes += reader.will_read(*next->stored, *next->item);
-      ++next;
+/// One rank's part of a tensor, as ranks tell each other.
+struct Part {
+  std::int64_t begin;
+  std::int64_t crc32;
+  std::int64_t bytes;
+};
+
+/// The sum of a whole tensor from its parts, joined in the order of their places.
+std::uint32_t joined(std::vector<Part> parts) {
+  std::ranges::sort(parts, {}, &Part::begin);
+  std::uint32_t sum = 0;
+  for (const Part& part : parts) {
+    if (part.bytes > 0) {
+      sum = archive::crc32_joined(sum, static_cast<std::uint32_t>(part.crc32), part.bytes);
     }
-    sums.push_back(reader.read(*match.stored, *match.item));
-    read_bytes += sums.back().bytes;
   }
-  return sums;
+  return sum;
 }
 
-/// Compares each tensor's sum: a whole one by itself, slices joined in the order of their ranks.
+/// Compares each tensor's sum: a whole one by itself, slices joined.
 void check_sums(const World& world, const archive::Checkpoint& checkpoint,
                 const std::vector<Match>& matches, const std::vector<ReadSum>& sums) {
+  constexpr std::int64_t kNumbers = sizeof(Part) / sizeof(std::int64_t);
   const auto count = std::ssize(matches);
-  const at::Tensor own = at::empty({2 * count}, at::kLong);
+  const at::Tensor own = at::empty({kNumbers * count}, at::kLong);
+  auto* own_parts = reinterpret_cast<Part*>(own.data_ptr<std::int64_t>());
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const ReadSum& sum = sums[static_cast<std::size_t>(i)];
-    own.data_ptr<std::int64_t>()[2 * i] = sum.crc32;
-    own.data_ptr<std::int64_t>()[2 * i + 1] = sum.bytes;
+    const Item& item = *matches[static_cast<std::size_t>(i)].item;
+    own_parts[i] = {item.begin + item.answered_begin, sum.crc32, sum.bytes};
   }
-  const at::Tensor all = at::empty({2 * count * world.size()}, at::kLong);
+  const at::Tensor all = at::empty({kNumbers * count * world.size()}, at::kLong);
   world.communicator().all_gather(all, own, {.name = "checkpoint: sums"})->wait();
-  const auto* of_all = all.const_data_ptr<std::int64_t>();
+  const auto* parts = reinterpret_cast<const Part*>(all.const_data_ptr<std::int64_t>());
   std::string damaged;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const Match& match = matches[static_cast<std::size_t>(i)];
     const int ranks = match.item->holding == Holding::kSlice ? world.size() : 1;
-    std::uint32_t sum = 0;
+    std::vector<Part> of_ranks;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto* of_rank = of_all + 2 * (count * rank + i);
-      sum = archive::crc32_joined(sum, static_cast<std::uint32_t>(of_rank[0]), of_rank[1]);
+      of_ranks.push_back(parts[count * rank + i]);
     }
+    const std::uint32_t sum = joined(std::move(of_ranks));
     if (sum != match.stored->crc32) {
       damaged += "; '" + match.stored->name + "' in " + match.stored->file + " has the sum " +
                  archive::crc32_text(sum) + ", the index says " +
@@ -82,15 +83,6 @@ void check_sums(const World& world, const archive::Checkpoint& checkpoint,
   }
   FSDP_CHECK(damaged.empty(), ErrorCode::kCorrupt, "'", checkpoint.path(),
              "' is damaged, load an older one", damaged);
-}
-
-/// Tells the engine, on every rank alike, that its shards are about to be written: with memory that
-/// ranks share, the first write waits for all ranks, whether their parts are empty or not.
-void announce_writes(Sharded& sharded) {
-  sharded.reshard();
-  for (const at::Tensor& shard : sharded.parameters()) {
-    shard.narrow(0, 0, 0).zero_();
-  }
 }
 
 /// This rank's stream: its own at the world size that saved, else one that follows from the first.
@@ -218,10 +210,10 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
       detail::require_all(report);
     }
   });
-  announce_writes(sharded);
+  detail::announce_writes(sharded);
   std::vector<ReadSum> sums;
   detail::together(world, "checkpoint: read", [&] {
-    sums = read_all(*checkpoint, matches, options.verify);
+    sums = detail::read_matches(detail::bytes_of(*checkpoint), matches, options.verify);
     report.rng = stream_of(*checkpoint, world);
     if (optimizer != nullptr) {
       report.entries = load_steps(*optimizer, checkpoint->index(), sharded.named_parameters());

@@ -21,7 +21,12 @@ ReadSum RangeReader::read(const archive::Tensor& stored, const Item& item) {
     case Holding::kWhole: return read_whole(stored, item);
     case Holding::kSlice: break;
   }
-  return read_range(stored, item.begin, item.values);
+  // Of what several ranks hold, one answers for each element: the others' sums would count it
+  // twice.
+  const std::int64_t after = item.answered_begin + item.answered_numel;
+  read_range(stored, item.begin, item.values.narrow(0, 0, item.answered_begin));
+  read_range(stored, item.begin + after, item.values.narrow(0, after, item.values.numel() - after));
+  return read_range(stored, item.begin + item.answered_begin, item.answered());
 }
 
 std::int64_t RangeReader::will_read(const archive::Tensor& stored, const Item& item) const {
@@ -30,7 +35,7 @@ std::int64_t RangeReader::will_read(const archive::Tensor& stored, const Item& i
       static_cast<std::int64_t>(c10::elementSize(dtype_of(stored.dtype, stored.name)));
   const std::int64_t offset = is_slice ? item.begin * itemsize : 0;
   const std::int64_t bytes = is_slice ? item.values.numel() * itemsize : stored.bytes;
-  checkpoint_.will_read(stored, offset, bytes);
+  stored_.will_read(stored, offset, bytes);
   return bytes;
 }
 
@@ -50,7 +55,7 @@ ReadSum RangeReader::read_range(const archive::Tensor& stored, std::int64_t begi
       staging_.resize(static_cast<std::size_t>(kChunkBytes));
       target = staging_.data();
     }
-    checkpoint_.read(stored, (begin + done) * itemsize, bytes, target);
+    stored_.read(stored, (begin + done) * itemsize, bytes, target);
     if (sums_) {
       sum.crc32 = archive::crc32(target, static_cast<std::size_t>(bytes), sum.crc32);
     }

@@ -67,8 +67,8 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   limited("--eval-batches", config.eval_batches);
   limited("--sample", config.sample);
   limited("--steps", config.steps, kMostSteps);
-  problems.check(config.sequence <= config.model.context, "--seq ", config.sequence,
-                 " does not fit the model's context of ", config.model.context);
+  problems.check(config.sequence <= models::sizes(config.model).context, "--seq ", config.sequence,
+                 " does not fit the model's context of ", models::sizes(config.model).context);
   if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0 && config.batch <= kLimit) {
     const std::int64_t batch = config.batch;
     if (batch == 0) {
@@ -93,6 +93,12 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  ", must be at least 0 and below 1");
   problems.check(config.beta2 >= 0 && config.beta2 < 1, "--beta2 is ", config.beta2,
                  ", must be at least 0 and below 1");
+  problems.check(config.momentum < 0 || config.optimizer == OptimizerKind::kSgd ||
+                     config.optimizer == OptimizerKind::kMuon,
+                 "--momentum is for sgd and muon; ", to_string(config.optimizer),
+                 " averages by --beta1 and --beta2");
+  problems.check(std::isfinite(config.momentum) && config.momentum < 1, "--momentum is ",
+                 config.momentum, ", must be at least 0 and below 1");
   not_negative("--eval-every", static_cast<double>(config.eval_every));
   positive("--eval-batches", config.eval_batches);
   not_negative("--sample", static_cast<double>(config.sample));
@@ -111,13 +117,31 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
       "--transport is '", config.transport, "', must be auto, shm, gloo, shm+gloo or c10d");
 }
 
+/// Everything about adapters that is known before a model is built.
+void check_lora(const TrainConfig& config, Problems& problems) {
+  const format::LoRAConfig& lora = config.lora;
+  problems.check(lora.rank >= 0 && lora.rank <= kLimit, "--lora-rank is ", lora.rank,
+                 ", must be 0 to ", kLimit);
+  problems.check(lora.rank == 0 || !config.init.empty(),
+                 "--lora-rank without --init would freeze weights that have learnt nothing");
+  problems.check(lora.rank == 0 || (std::isfinite(lora.alpha) && lora.alpha > 0),
+                 "--lora-alpha is ", lora.alpha, ", must be positive");
+  problems.check(lora.rank == 0 || !lora.targets.empty(), "--lora-targets is empty");
+  problems.check(lora.dropout == 0, "the adapters in '", config.adapter,
+                 "' were trained with a dropout of ", lora.dropout,
+                 ", which this trainer does not have; set lora_dropout to 0 in their ",
+                 format::kAdapterConfig, " to go on without");
+  problems.check(config.adapter.empty() || !config.init.empty(),
+                 "--adapter without --init: the adapters belong to a model");
+}
+
 void check_data(const TrainConfig& config, Problems& problems) {
   problems.gather([&] {
     const auto corpus = data::Corpus::open(config.data);
     if (config.sequence >= 1) {
       data::split(corpus, config.sequence);
     }
-    corpus.check_vocabulary(config.model.vocab);
+    corpus.check_vocabulary(models::sizes(config.model).vocab);
   });
 }
 
@@ -158,7 +182,24 @@ void check_outputs(const TrainConfig& config, Problems& problems) {
 }  // namespace
 
 const char* to_string(OptimizerKind kind) {
-  return kind == OptimizerKind::kAdamW ? "adamw" : "sgd";
+  switch (kind) {
+    case OptimizerKind::kAdamW: return "adamw";
+    case OptimizerKind::kSgd: return "sgd";
+    case OptimizerKind::kLion: return "lion";
+    case OptimizerKind::kMuon: return "muon";
+  }
+  return "unknown";
+}
+
+OptimizerKind parse_optimizer(const std::string& word) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kLion, OptimizerKind::kMuon}) {
+    if (word == to_string(kind)) {
+      return kind;
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "--optimizer is '", word,
+       "', must be adamw, sgd, lion or muon");
 }
 
 const char* to_string(WeightType type) {
@@ -168,6 +209,7 @@ const char* to_string(WeightType type) {
 void check(const TrainConfig& config, int ranks) {
   Problems problems;
   check_numbers(config, ranks, problems);
+  check_lora(config, problems);
   problems.gather([&] { models::validate(config.model); });
   problems.raise_if_any();
   check_data(config, problems);
