@@ -137,6 +137,10 @@ void add_tokenizer(const GgufHeader& header, std::map<std::string, std::string>&
   const auto* merges = find<std::vector<std::string>>(header, "tokenizer.ggml.merges");
   const auto* model = find<std::string>(header, "tokenizer.ggml.model");
   const auto* pre = find<std::string>(header, "tokenizer.ggml.pre");
+  const auto* adds_begin = find<bool>(header, "tokenizer.ggml.add_bos_token");
+  if (adds_begin != nullptr && *adds_begin) {
+    return;  // a text that begins with a token of its own is not written here
+  }
   if (tokens == nullptr || merges == nullptr || model == nullptr || *model != "gpt2" ||
       pre == nullptr || pre_tokenizer(*pre).is_null()) {
     return;

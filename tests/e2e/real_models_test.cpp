@@ -277,16 +277,57 @@ for path in sys.argv[2:]:
 // Without Python
 // -----------------------------------------------------------------------------------
 
+/// Bytes that this process has read so far.
+std::int64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  std::int64_t value = 0;
+  file >> name >> value;
+  EXPECT_EQ(name, "rchar:");
+  return value;
+}
+
+TEST_F(RealModelsTest, Fault079_RanksReadAFileOnceTogether) {
+  const models::GPTConfig config{.width = 256, .layers = 4, .heads = 4};
+  const auto make = [&](const World& world) {
+    return fully_shard(models::make_model(config), world,
+                       {.units = units_of<models::DecoderBlock>(), .print_promise = false});
+  };
+  run_threads(1, [&](const World& world) {
+    checkpoint::save_safetensors(make(world), at("model.safetensors"));
+  });
+  constexpr int kRanks = 4;
+  std::int64_t before = 0, after = 0;
+  run_threads(kRanks, [&](const World& world) {
+    Sharded sharded = make(world);
+    world.barrier();
+    before = world.rank() == 0 ? bytes_read() : before;
+    world.barrier();
+    checkpoint::load_weights(at("model.safetensors"), sharded);
+    world.barrier();
+    after = world.rank() == 0 ? bytes_read() : after;
+  });
+  const auto size = static_cast<std::int64_t>(fs::file_size(at("model.safetensors")));
+  EXPECT_GE(after - before, size - 10'000);
+  EXPECT_LT(after - before, size + kRanks * 100'000) << "headers and nothing else";
+}
+
+/// A small Llama that has learnt something, made once.
 class FineTuneTest : public RealModelsTest {
  protected:
-  FineTuneTest() {
-    directory_.write("text", sample_text(20 * (32 * 32 + 1)));
+  static void SetUpTestSuite() {
+    made_ = std::make_unique<test::TemporaryDirectory>();
+    made_->write("text", sample_text(20 * (32 * 32 + 1)));
     const CommandResult trained =
-        run_fsdp({"train", "--preset", "llama-tiny", "--data", at("text"), "--out", at("base"),
-                  "--sample", "0", "--global-batch", "8", "--steps", "30", "--lr", "1e-2",
-                  "--eval-batches", "1000", "--log", at("log")});
-    EXPECT_EQ(trained.code, 0) << trained.err;
+        run_fsdp({"train", "--preset", "llama-tiny", "--data", made_->path("text"), "--out",
+                  made_->path("base"), "--sample", "0", "--global-batch", "8", "--steps", "30",
+                  "--lr", "1e-2", "--eval-batches", "1000", "--log", made_->path("log")});
+    ASSERT_EQ(trained.code, 0) << trained.err;
   }
+  static void TearDownTestSuite() { made_.reset(); }
+  FineTuneTest() { fs::copy(made_->path(), at(""), fs::copy_options::recursive); }
+
+  static std::unique_ptr<test::TemporaryDirectory> made_;
 
   /// Trains from `flags`; what it printed.
   std::string fine_tune(const std::vector<std::string>& flags) const {
@@ -317,6 +358,8 @@ class FineTuneTest : public RealModelsTest {
     return result.out;
   }
 };
+
+std::unique_ptr<test::TemporaryDirectory> FineTuneTest::made_;
 
 TEST_F(FineTuneTest, BeginsWhereTheSavedModelWasAndGoesOn) {
   const double saved = read_log(at("log")).back().validation_loss;
