@@ -368,7 +368,7 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     auto model = std::make_shared<Weights>(std::vector<std::int64_t>{5, 3});
     model->weights[1].set_requires_grad(false);
     const Sharded sharded = fully_shard(model, world, test_options({}));
-    optim::AdamW optimizer(sharded, {.lr = 0.1});
+    optim::AdamW optimizer(sharded, {.lr = 0.1, .weight_decay = 0});
     const memory::Bytes before = sharded.ledger().live();
     const at::Tensor initial = sharded.parameters()[1].detach().clone();
     const auto train = [&](int steps) {
@@ -387,6 +387,11 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     EXPECT_EQ(optimizer.parameters()[0].steps, 4);
     EXPECT_EQ(optimizer.parameters()[1].steps, 2);
     EXPECT_EQ(optimizer.parameters()[1].states.size(), 2u);
+    {  // of a constant gradient each step is the rate, if it is corrected by the own counter
+      const FullParameters full = sharded.full_parameters();
+      EXPECT_TRUE(torch::allclose(model->weights[0], torch::full_like(model->weights[0], 0.6), 0, 1e-6));
+      EXPECT_TRUE(torch::allclose(model->weights[1], torch::full_like(model->weights[1], 0.8), 0, 1e-6));
+    }
     model->weights[1].set_requires_grad(false);
     const at::Tensor kept = sharded.parameters()[1].detach().clone();
     train(1);
