@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -70,6 +71,13 @@ at::Tensor state_of(at::Generator generator) {
 void set_state(at::Generator generator, const at::Tensor& state) {
   std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+/// Leaves the generator at a seed that follows from its state and does not repeat it.
+void mark(at::Generator generator, const at::Tensor& state) {
+  const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(std::hash<std::string_view>{}(bytes) ^ 0x9e3779b97f4a7c15U);
 }
 
 /// One evaluation at a time: operators that take no generator draw from the process's own.
@@ -141,18 +149,26 @@ void DeferredTape::note_draw(DeferredStep& step) {
   if (argument.has_value() && step.arguments[*argument].isGenerator()) {
     generator = step.arguments[*argument].toGenerator();
   }
-  // The tape draws nothing while it is written: a state that differs means that somebody seeded.
   const at::Tensor state = state_of(generator);
   auto stream = std::find_if(streams_.rbegin(), streams_.rend(), [&](const Stream& other) {
     return other.generator == generator;
   });
-  if (stream == streams_.rend() || !stream->states.front().equal(state)) {
-    streams_.push_back({generator, {}, {state}});
+  if (stream == streams_.rend() || !stream->marker.equal(state)) {
+    mark(generator, state);
+    streams_.push_back({generator, {}, {state}, state_of(generator)});
     stream = streams_.rbegin();
   }
   step.stream = static_cast<std::size_t>(streams_.rend() - stream) - 1;
   step.draw = stream->steps.size();
   stream->steps.push_back(steps_.size());
+}
+
+torch::jit::Stack DeferredTape::run_now(DeferredStep step) {
+  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  c10::NoGradGuard no_grad;
+  std::scoped_lock lock(mutex_, drawing());
+  add_step(std::move(step));
+  return run(steps_.size() - 1, {});
 }
 
 c10::Storage DeferredTape::fill(std::size_t storage) {

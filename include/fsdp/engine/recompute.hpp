@@ -63,7 +63,8 @@ void put_tensor(T& value, const std::vector<at::Tensor>& tensors, std::size_t& n
 ///     }
 ///
 /// `fn` must compute the same both times: no state that changes in between, no side effect that may
-/// not happen twice (a BatchNorm moves its statistics twice). Inputs that are not tensors are
+/// not happen twice (a BatchNorm moves its statistics twice). It lives until backward is over:
+/// capture by value what goes out of scope before, such as a loop's counter. Inputs that are not tensors are
 /// copied; tensors inside of containers, and those that `fn` captures, are kept. Results may be of
 /// any type. Checkpoints nest: the inner one's inputs are recomputed by the outer one. Works with
 /// backward(), autograd::grad(), kept graphs and double backward; without grad mode it just calls

@@ -47,7 +47,8 @@ class LossScaler {
   /// @throws Error kInvalidArgument for a scale or factors that would not work
   explicit LossScaler(Sharded sharded, LossScalerOptions options = {});
 
-  /// `loss` times the scale, in float32 at least.
+  /// `loss` times the scale, in float32 at least. Give it a loss in float32: in float16 its own
+  /// gradient, the scale, is infinite from 65536 on, so the scale would be halved once.
   at::Tensor scale(const at::Tensor& loss) const;
 
   /// Divides this rank's gradients by the scale; with `max_norm`, clips them by the 2-norm of all
