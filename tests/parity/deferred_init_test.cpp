@@ -51,7 +51,7 @@ struct Zoo : nn::Module {
     embedding->weight.detach().narrow(0, 0, 2).copy_(linear->weight.narrow(1, 0, 2).t());
     linear->weight.zero_();  // after it was read
     linear->weight.uniform_(-1, 1);
-    scaled.data().add_(scaled.t());
+    scaled.data().add_(scaled.t().contiguous());
   }
   nn::Linear linear;
   nn::Embedding embedding;
