@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/optimizer.hpp"
 
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "fsdp/optim/adamw.hpp"
 #include "fsdp/optim/lion.hpp"
@@ -36,8 +39,11 @@ std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const
                                     .momentum = config.effective_momentum(),
                                     .weight_decay = config.weight_decay,
                                     .scale = optim::MuonScale::kMatchAdamW};
-      std::vector<std::string> tables = {"*wte.weight", "*wpe.weight"};
-      if (!config.model.tied) {
+      const bool is_gpt = std::holds_alternative<models::GPTConfig>(config.model);
+      std::vector<std::string> tables =
+          is_gpt ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
+                 : std::vector<std::string>{"*embed_tokens.weight"};
+      if (!models::sizes(config.model).tied) {
         tables.push_back("*lm_head.weight");
       }
       return std::make_unique<optim::Muon>(sharded, muon, tables, adamw);
