@@ -208,10 +208,11 @@ class Deferral {
     return false;
   }
   bool returns_tensors() const {
-    return (!schema_.returns().empty() || writes_any()) && std::ranges::all_of(schema_.returns(), [](const c10::Argument& of) {
-      return of.type()->isSubtypeOf(*c10::TensorType::get()) ||
-             of.type()->isSubtypeOf(*c10::ListType::ofTensors());
-    });
+    return (!schema_.returns().empty() || writes_any()) &&
+           std::ranges::all_of(schema_.returns(), [](const c10::Argument& of) {
+             return of.type()->isSubtypeOf(*c10::TensorType::get()) ||
+                    of.type()->isSubtypeOf(*c10::ListType::ofTensors());
+           });
   }
   /// The operator needs values: its operands get them. Random ones run by the tape all the same,
   /// which knows the state of their generator.
@@ -234,9 +235,8 @@ class Deferral {
     const bool is_composite =
         op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     return !writes_any() && !schema_.returns().empty() && !is_composite &&
-           std::ranges::all_of(schema_.returns(), [](const c10::Argument& of) {
-             return of.alias_info() != nullptr;
-           });
+           std::ranges::all_of(schema_.returns(),
+                               [](const c10::Argument& of) { return of.alias_info() != nullptr; });
   }
   /// It gives a tensor other memory.
   bool changes_geometry() const {
@@ -290,9 +290,8 @@ class Deferral {
   void forbid_raw_access(const Place& place) const {
     const c10::IValue& value = argument(place.index);
     const at::Tensor tensor =
-        place.element < 0
-            ? value.toTensor()
-            : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
+        place.element < 0 ? value.toTensor()
+                          : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
     c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(kNoMemory));
@@ -318,11 +317,12 @@ class Deferral {
     }
     DeferredStep step = make_step();
     // Memory of any content may be filled by hand: a table from a vector, say.
-    const bool is_empty = schema_.name().starts_with("aten::empty") ||
-                          schema_.name().starts_with("aten::new_empty");
+    const bool is_empty =
+        schema_.name().starts_with("aten::empty") || schema_.name().starts_with("aten::new_empty");
     torch::jit::Stack results;
     for (std::size_t i = 0; i < on_meta.size(); ++i) {
-      c10::IValue result = on_meta[i].isList() ? c10::IValue(on_meta[i].toList().copy()) : on_meta[i];
+      c10::IValue result =
+          on_meta[i].isList() ? c10::IValue(on_meta[i].toList().copy()) : on_meta[i];
       visit_tensors(on_meta[i], i, [&](const Place& place, const at::Tensor& meta) {
         if (!meta.defined()) {
           return;
@@ -435,8 +435,7 @@ namespace fsdp {
 
 struct DeferredInit::State {
   explicit State(std::shared_ptr<engine::DeferredTape> tape)
-      : outer(std::exchange(engine::current_tape, std::move(tape))),
-        include(engine::kTouchKey) {}
+      : outer(std::exchange(engine::current_tape, std::move(tape))), include(engine::kTouchKey) {}
   ~State() { engine::current_tape = outer; }
   State(const State&) = delete;
   State& operator=(const State&) = delete;

@@ -26,15 +26,14 @@ namespace {
 
 /// In-place operators whose result does not depend on what was there.
 constexpr std::array<std::string_view, 10> kOverwriting = {
-    "aten::normal_",    "aten::uniform_",     "aten::zero_",      "aten::fill_",
-    "aten::copy_",      "aten::exponential_", "aten::random_",    "aten::cauchy_",
+    "aten::normal_",     "aten::uniform_",     "aten::zero_",   "aten::fill_",
+    "aten::copy_",       "aten::exponential_", "aten::random_", "aten::cauchy_",
     "aten::log_normal_", "aten::geometric_"};
 
 at::Tensor get(const torch::jit::Stack& stack, const Place& place) {
   const c10::IValue& value = stack[place.index];
-  return place.element < 0
-             ? value.toTensor()
-             : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
+  return place.element < 0 ? value.toTensor()
+                           : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
 }
 
 void put(torch::jit::Stack& stack, const Place& place, const at::Tensor& tensor) {
@@ -93,11 +92,12 @@ bool is_random(const c10::OperatorHandle& op) {
 }
 
 LazyBlock::LazyBlock(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 1)) {
-  data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+               -1, 0);
   if (data_ == MAP_FAILED) {
-    fail(ErrorCode::kIo, "[DeferredInit] cannot reserve ", bytes_, " bytes of address space: ",
-         std::strerror(errno), ". Nothing is used yet: look for a limit (ulimit -v)");
+    fail(ErrorCode::kIo, "[DeferredInit] cannot reserve ", bytes_,
+         " bytes of address space: ", std::strerror(errno),
+         ". Nothing is used yet: look for a limit (ulimit -v)");
   }
 }
 
@@ -150,9 +150,8 @@ void DeferredTape::note_draw(DeferredStep& step) {
     generator = step.arguments[*argument].toGenerator();
   }
   const at::Tensor state = state_of(generator);
-  auto stream = std::find_if(streams_.rbegin(), streams_.rend(), [&](const Stream& other) {
-    return other.generator == generator;
-  });
+  auto stream = std::find_if(streams_.rbegin(), streams_.rend(),
+                             [&](const Stream& other) { return other.generator == generator; });
   if (stream == streams_.rend() || !stream->marker.equal(state)) {
     mark(generator, state);
     streams_.push_back({generator, {}, {state}, state_of(generator)});
@@ -183,8 +182,8 @@ bool DeferredTape::produces(const DeferredStep& step, std::size_t storage) {
 }
 
 bool DeferredTape::overwrites(const DeferredStep& step, std::size_t storage) const {
-  const bool is_known = std::ranges::find(kOverwriting, step.op.schema().name()) !=
-                        kOverwriting.end();
+  const bool is_known =
+      std::ranges::find(kOverwriting, step.op.schema().name()) != kOverwriting.end();
   return is_known && std::ranges::any_of(step.operands, [&](const DeferredStep::Operand& operand) {
            std::int64_t numel = 1;
            for (std::int64_t size : operand.view.sizes) {

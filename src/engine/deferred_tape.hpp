@@ -14,9 +14,9 @@
 ///
 /// A random operator has to run with the state that its generator would have had, had all before it
 /// run. The generator itself is left at a marked state, so that a seed in between is noticed, also
-/// one that was used before. States are found in order: to know the next one, an operator that is not wanted itself runs
-/// on scratch memory, once. Parameters that are asked for in the order in which they were made draw
-/// every number once.
+/// one that was used before. States are found in order: to know the next one, an operator that is
+/// not wanted itself runs on scratch memory, once. Parameters that are asked for in the order in
+/// which they were made draw every number once.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -78,7 +78,8 @@ struct DeferredStep {
     at::Tensor tensor;
     std::int64_t version;
   };
-  std::vector<Held> held = {};  ///< tensors with memory among the arguments: they must stay as they are
+  std::vector<Held> held =
+      {};  ///< tensors with memory among the arguments: they must stay as they are
   struct Product {
     Place place;
     std::size_t storage;

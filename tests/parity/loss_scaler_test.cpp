@@ -27,7 +27,8 @@ struct Pair : nn::Module {
         second(register_parameter("second", torch::ones({numel}))) {}
   at::Tensor forward(double of_first, double of_second) {
     // The loss is float32, as it should be: a gradient of 65536 is no number of float16.
-    return (first.to(torch::kFloat) * of_first).sum() + (second.to(torch::kFloat) * of_second).sum();
+    return (first.to(torch::kFloat) * of_first).sum() +
+           (second.to(torch::kFloat) * of_second).sum();
   }
   at::Tensor first, second;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Faults of other systems around modules and what becomes of them: derived weights, hooks, layouts,
-/// types, identity, first weights, several models; by number in docs/reference/faults.md.
+/// Faults of other systems around modules and what becomes of them: derived weights, hooks,
+/// layouts, types, identity, first weights, several models; by number in docs/reference/faults.md.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -37,7 +37,11 @@ std::shared_ptr<M> seeded(std::uint64_t seed, Arguments... arguments) {
 }
 
 at::Tensor rows(std::int64_t width, int rank, int size) {
-  return torch::arange(12 * width, torch::kDouble).mul(0.31).sin().view({12, width}).chunk(size)[rank];
+  return torch::arange(12 * width, torch::kDouble)
+      .mul(0.31)
+      .sin()
+      .view({12, width})
+      .chunk(size)[rank];
 }
 
 struct WeightNorm : nn::Module {
@@ -60,8 +64,7 @@ TEST(ModuleLife, Fault052_WeightNormTrainsAsInOneProcess) {
   run_threads(2, [&](World world) {
     const auto model = seeded<WeightNorm>(1);
     Sharded sharded = fully_shard(model, world, test_options({}));
-    torch::optim::SGD optimizer(sharded.parameters(),
-                                torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD optimizer(sharded.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 5; ++step) {
       optimizer.zero_grad();
       model->forward(rows(4, world.rank(), 2)).square().mean().backward();
@@ -153,8 +156,8 @@ TEST(ModuleLife, Fault058_ABufferIsLentAgainOnlyWhenNothingNeedsIt) {
 
 struct Strided : nn::Module {
   Strided()
-      : conv(register_parameter("conv", torch::randn({8, 3, 3, 3}).contiguous(
-                                            at::MemoryFormat::ChannelsLast))),
+      : conv(register_parameter(
+            "conv", torch::randn({8, 3, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast))),
         transposed(register_parameter("transposed", torch::randn({6, 4}).t())) {}
   at::Tensor conv, transposed;
 };

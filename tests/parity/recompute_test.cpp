@@ -168,8 +168,8 @@ TEST(Recompute, SeveralResultsInputsWithoutGradAndOtherArguments) {
     const at::Tensor x = input().requires_grad_();
     const at::Tensor mask = input().gt(0);
     const Tensors list = {input().add(2.0).requires_grad_()};
-    const Result result = checkpointed ? checkpoint_activations(part, x, mask, 0.5, list)
-                                       : part(x, mask, 0.5, list);
+    const Result result =
+        checkpointed ? checkpoint_activations(part, x, mask, 0.5, list) : part(x, mask, 0.5, list);
     (result.sum + result.more.at("tanh").sum()).backward();
     Tensors all = gradients(*model);
     all.push_back(x.grad());

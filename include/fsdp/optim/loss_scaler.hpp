@@ -52,8 +52,8 @@ class LossScaler {
   at::Tensor scale(const at::Tensor& loss) const;
 
   /// Divides this rank's gradients by the scale; with `max_norm`, clips them by the 2-norm of all
-  /// gradients in the same pass. Where a rank has one that is not finite, gradients are forgotten on
-  /// all ranks, so that optimizers leave weights, moments and counters alone. Once a step.
+  /// gradients in the same pass. Where a rank has one that is not finite, gradients are forgotten
+  /// on all ranks, so that optimizers leave weights, moments and counters alone. Once a step.
   /// @collective all ranks, one number each; a second one when a step is skipped, to name the
   /// parameter @blocks until every rank is here
   /// @throws Error kInvalidArgument when called twice without update(), or for a max_norm that is
