@@ -32,13 +32,12 @@ void TokenProgress::show(const data::TokenizeProgress& now) {
   const double elapsed = std::chrono::duration<double>(time - begin_).count();
   const auto done = static_cast<double>(now.bytes_done);
   const double rate = done / elapsed;
-  const double left =
-      std::max(0.0, static_cast<double>(now.bytes) - done) / std::max(rate, 1.0);
+  const double left = std::max(0.0, static_cast<double>(now.bytes) - done) / std::max(rate, 1.0);
   std::fprintf(stderr, "%s%s: %3.0f %% of %.1f MB, %lld tokens, %.1f MB/s, %.0f s left%s",
                is_terminal_ ? "\r" : "", doing_.c_str(),
                100 * done / std::max(1.0, static_cast<double>(now.bytes)),
-               static_cast<double>(now.bytes) / 1e6, static_cast<long long>(now.tokens),
-               rate / 1e6, left, is_terminal_ ? "   " : "\n");
+               static_cast<double>(now.bytes) / 1e6, static_cast<long long>(now.tokens), rate / 1e6,
+               left, is_terminal_ ? "   " : "\n");
   std::fflush(stderr);
   is_open_ = is_terminal_;
 }

@@ -59,12 +59,12 @@ int tokenize(TokenizeFlags flags) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto bytes = static_cast<double>(result.bytes);
-  std::printf("%s: %lld tokens of uint%lld from %.1f MB in %lld %s, %.2f bytes a token, %.1f MB/s\n",
-              flags.out.c_str(), static_cast<long long>(result.tokens),
-              static_cast<long long>(8 * result.token_bytes), bytes / 1e6,
-              static_cast<long long>(result.files), result.files == 1 ? "file" : "files",
-              bytes / static_cast<double>(std::max<std::int64_t>(result.tokens, 1)),
-              bytes / 1e6 / seconds);
+  std::printf(
+      "%s: %lld tokens of uint%lld from %.1f MB in %lld %s, %.2f bytes a token, %.1f MB/s\n",
+      flags.out.c_str(), static_cast<long long>(result.tokens),
+      static_cast<long long>(8 * result.token_bytes), bytes / 1e6,
+      static_cast<long long>(result.files), result.files == 1 ? "file" : "files",
+      bytes / static_cast<double>(std::max<std::int64_t>(result.tokens, 1)), bytes / 1e6 / seconds);
   std::printf("%s: %lld ids. To train on it:\n  fsdp train --data %s --tokenizer %s\n",
               tokenizer->name().c_str(), static_cast<long long>(tokenizer->vocab_size()),
               flags.out.c_str(), flags.tokenizer.c_str());
@@ -86,9 +86,11 @@ Action add_tokenize(CLI::App& app) {
                       "The token file, ends in .bin (default: the input's name, here)");
   command->add_option("INPUT", flags->inputs, "Text files, and directories of them")->required();
   command->add_flag("--eos", flags->options.end_files, "End each file with the end-of-text token");
-  command->add_flag("--special", flags->options.special_tokens,
+  command->add_flag("--special", flags->options.encode.special_tokens,
                     "Read \"<|endoftext|>\" and its like in the text as these tokens; else they "
                     "are text like any other");
+  command->add_flag("--drop-unknown", flags->options.encode.drop_unknown,
+                    "Leave out bytes that the vocabulary has no token for; else they are an error");
   command->add_flag("--force", flags->force, "Overwrite the token file");
   command->footer(
       "Examples:\n"

@@ -8,6 +8,7 @@
 #include "fsdp/comm/mean.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/engine/recompute.hpp"
 #include "fsdp/optim/adamw.hpp"
 #include "fsdp/optim/clip.hpp"
 #include "fsdp/optim/loss.hpp"

@@ -26,7 +26,9 @@ Item item_of(const NamedShard& parameter) {
           .strides = parameter.parameter.strides().vec(),
           .holding = parameter.parameter.is_contiguous() ? Holding::kSlice : Holding::kPermuted,
           .values = parameter.shard,
-          .begin = parameter.begin};
+          .begin = parameter.begin,
+          .answered_begin = parameter.answered_begin,
+          .answered_numel = parameter.answered_numel};
 }
 
 }  // namespace
@@ -88,7 +90,8 @@ std::vector<Item> items_of(const Sharded& sharded, const OptimizerState* optimiz
 at::Tensor assemble(const World& world, const Item& item) {
   comm::Communicator& communicator = world.communicator();
   const auto label = comm::Label{.name = "checkpoint: " + item.name};
-  const at::Tensor own = at::tensor({item.begin, item.values.numel()}, at::kLong);
+  const at::Tensor own =
+      at::tensor({item.begin + item.answered_begin, item.answered_numel}, at::kLong);
   at::Tensor ranges = at::empty({2 * world.size()}, at::kLong);
   communicator.all_gather(ranges, own, label)->wait();
   const auto* range = ranges.const_data_ptr<std::int64_t>();
@@ -97,7 +100,7 @@ at::Tensor assemble(const World& world, const Item& item) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const at::Tensor part = flat.narrow(0, range[2 * rank], range[2 * rank + 1]);
     if (rank == world.rank()) {
-      part.copy_(item.values);
+      part.copy_(item.answered());
     }
     communicator.broadcast(part, rank, label)->wait();
   }

@@ -30,6 +30,11 @@ struct Item {
   Holding holding = Holding::kSlice;
   at::Tensor values = {};  ///< 1-D, or of any shape for kWhole
   std::int64_t begin = 0;
+  /// The part of `values` for which this rank answers: no other rank writes it.
+  std::int64_t answered_begin = 0;
+  std::int64_t answered_numel = 0;
+
+  at::Tensor answered() const { return values.narrow(0, answered_begin, answered_numel); }
 
   bool is_shard() const { return holding != Holding::kWhole; }
 };

@@ -32,28 +32,49 @@ using detail::ReadSum;
 
 namespace {
 
-/// Compares each tensor's sum: a whole one by itself, slices joined in the order of their ranks.
+/// One rank's part of a tensor, as ranks tell each other.
+struct Part {
+  std::int64_t begin;
+  std::int64_t crc32;
+  std::int64_t bytes;
+};
+
+/// The sum of a whole tensor from its parts, joined in the order of their places.
+std::uint32_t joined(std::vector<Part> parts) {
+  std::ranges::sort(parts, {}, &Part::begin);
+  std::uint32_t sum = 0;
+  for (const Part& part : parts) {
+    if (part.bytes > 0) {
+      sum = archive::crc32_joined(sum, static_cast<std::uint32_t>(part.crc32), part.bytes);
+    }
+  }
+  return sum;
+}
+
+/// Compares each tensor's sum: a whole one by itself, slices joined.
 void check_sums(const World& world, const archive::Checkpoint& checkpoint,
                 const std::vector<Match>& matches, const std::vector<ReadSum>& sums) {
+  constexpr std::int64_t kNumbers = sizeof(Part) / sizeof(std::int64_t);
   const auto count = std::ssize(matches);
-  const at::Tensor own = at::empty({2 * count}, at::kLong);
+  const at::Tensor own = at::empty({kNumbers * count}, at::kLong);
+  auto* own_parts = reinterpret_cast<Part*>(own.data_ptr<std::int64_t>());
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const ReadSum& sum = sums[static_cast<std::size_t>(i)];
-    own.data_ptr<std::int64_t>()[2 * i] = sum.crc32;
-    own.data_ptr<std::int64_t>()[2 * i + 1] = sum.bytes;
+    const Item& item = *matches[static_cast<std::size_t>(i)].item;
+    own_parts[i] = {item.begin + item.answered_begin, sum.crc32, sum.bytes};
   }
-  const at::Tensor all = at::empty({2 * count * world.size()}, at::kLong);
+  const at::Tensor all = at::empty({kNumbers * count * world.size()}, at::kLong);
   world.communicator().all_gather(all, own, {.name = "checkpoint: sums"})->wait();
-  const auto* of_all = all.const_data_ptr<std::int64_t>();
+  const auto* parts = reinterpret_cast<const Part*>(all.const_data_ptr<std::int64_t>());
   std::string damaged;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const Match& match = matches[static_cast<std::size_t>(i)];
     const int ranks = match.item->holding == Holding::kSlice ? world.size() : 1;
-    std::uint32_t sum = 0;
+    std::vector<Part> of_ranks;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto* of_rank = of_all + 2 * (count * rank + i);
-      sum = archive::crc32_joined(sum, static_cast<std::uint32_t>(of_rank[0]), of_rank[1]);
+      of_ranks.push_back(parts[count * rank + i]);
     }
+    const std::uint32_t sum = joined(std::move(of_ranks));
     if (sum != match.stored->crc32) {
       damaged += "; '" + match.stored->name + "' in " + match.stored->file + " has the sum " +
                  archive::crc32_text(sum) + ", the index says " +

@@ -40,6 +40,9 @@ class FlatAdamW : public OptimizerState {
     std::vector<StateShard> shards;
     for (const NamedShard& parameter : parameters_) {
       const auto moments = optimizer_.moments(parameter.shard);
+      if (!moments.first.defined()) {
+        continue;  // it is frozen
+      }
       shards.push_back({parameter.name, "exp_avg", moments.first});
       shards.push_back({parameter.name, "exp_avg_sq", moments.second});
     }

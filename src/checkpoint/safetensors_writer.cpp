@@ -112,8 +112,10 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
       const NamedShard& parameter = parameters[i];
       const auto itemsize = static_cast<std::int64_t>(parameter.shard.element_size());
       if (parameter.parameter.is_contiguous()) {
-        write(parameter.shard.const_data_ptr(), parameter.shard.numel() * itemsize,
-              layout.offsets[i] + parameter.begin * itemsize);
+        const at::Tensor own =
+            parameter.shard.narrow(0, parameter.answered_begin, parameter.answered_numel);
+        write(own.const_data_ptr(), own.numel() * itemsize,
+              layout.offsets[i] + (parameter.begin + parameter.answered_begin) * itemsize);
       } else {
         // A shard of a transposed or channels-last weight is no range of the logical tensor: such a
         // weight is gathered, alone, and written by one rank.

@@ -13,10 +13,12 @@ namespace {
 /// Random numbers: each rank's stream is a tensor that this rank alone holds.
 void add_streams(std::vector<Item>& items, const at::Tensor& rng, const World& world) {
   for (int rank = 0; rng.defined() && rank < world.size(); ++rank) {
+    const at::Tensor values = rank == world.rank() ? rng : rng.narrow(0, 0, 0);
     items.push_back({.section = Section::kState,
                      .name = "rng.cpu." + std::to_string(rank),
                      .shape = {rng.numel()},
-                     .values = rank == world.rank() ? rng : rng.narrow(0, 0, 0)});
+                     .values = values,
+                     .answered_numel = values.numel()});
   }
 }
 

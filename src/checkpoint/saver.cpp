@@ -161,7 +161,8 @@ class Saver::Impl {
   /// What this rank writes of an item.
   archive::Slice slice_of(const Item& item) const {
     if (item.holding == Holding::kSlice) {
-      return {item.begin, item.begin + item.values.numel()};
+      const std::int64_t begin = item.begin + item.answered_begin;
+      return {begin, begin + item.answered_numel};
     }
     return {0, sharded_.world().rank() == 0 ? archive::numel(item.shape) : 0};
   }
@@ -208,6 +209,7 @@ class Saver::Impl {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];
       const at::Tensor values = item.holding == Holding::kPermuted ? detail::assemble(world, item)
+                                : item.holding == Holding::kSlice  ? item.answered()
                                                                    : item.values.contiguous();
       const archive::Slice slice = slice_of(item);
       if (slice.begin < slice.end) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/reduce_slices.hpp"
+#include "comm/self_check.hpp"
 #include "comm/timeout.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
@@ -128,8 +130,8 @@ class ReduceScatterWork : public C10dWorkAdapter {
     }
     if (dst_.is_cpu()) {
       const void* sum = sum_.const_data_ptr();
-      detail::reduce_slices(dst_.mutable_data_ptr(), {&sum, 1}, dst_.numel(), dst_.scalar_type(),
-                            reduction_);
+      detail::reduce_slices(dst_.mutable_data_ptr(), dst_.scalar_type(), {&sum, 1}, dst_.numel(),
+                            sum_.scalar_type(), reduction_);
       return;
     }
     const at::Tensor scaled = sum_.to(at::kFloat).div(reduction_.divisor);
@@ -174,13 +176,17 @@ class C10dCommunicator : public Communicator {
     const detail::DispatchGuard guard;
     const auto description = detail::check_reduce_scatter(dst, src, size(), reduction, label);
     return start(description, src.device(), [&](const Call& call) {
-      const bool is_plain = !reduction.accumulate && reduction.divisor == 1.0;
+      // A backend sums what it moves, and would read a slice of src that it writes.
+      at::Tensor moved = src.to(dst.scalar_type());
+      const bool is_plain = !reduction.accumulate && reduction.divisor == 1.0 &&
+                            !dst.storage().is_alias_of(src.storage());
       at::Tensor sum = is_plain ? dst : at::empty_like(dst);
       C10dWork work;
       if (dst.numel() != 0) {
-        work = backend_->_reduce_scatter_base(sum, src, with_timeout<c10d::ReduceScatterOptions>());
+        work =
+            backend_->_reduce_scatter_base(sum, moved, with_timeout<c10d::ReduceScatterOptions>());
       }
-      return std::make_unique<ReduceScatterWork>(call, std::move(work), dst, src, sum, reduction);
+      return std::make_unique<ReduceScatterWork>(call, std::move(work), dst, moved, sum, reduction);
     });
   }
 
@@ -289,7 +295,10 @@ std::shared_ptr<Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Ba
   if (timeout.count() <= 0) {
     timeout = detail::default_timeout();
   }
-  return std::make_shared<C10dCommunicator>(std::move(backend), timeout);
+  const std::string name = "the c10d backend \"" + backend->getBackendName() + "\"";
+  auto communicator = std::make_shared<C10dCommunicator>(std::move(backend), timeout);
+  detail::check_sums(*communicator, name);
+  return communicator;
 }
 
 }  // namespace fsdp::comm

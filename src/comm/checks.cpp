@@ -64,11 +64,14 @@ Description check_reduce_scatter(const at::Tensor& dst, const at::Tensor& src, i
   constexpr Operation kOperation = Operation::kReduceScatter;
   check_tensor(kOperation, label, "dst", dst);
   check_tensor(kOperation, label, "src", src);
-  check_same_dtype(kOperation, label, dst, src);
+  if (!is_widening(dst.scalar_type(), src.scalar_type())) {
+    check_same_dtype(kOperation, label, dst, src);
+  }
   check_slices(kOperation, label, "src", src, dst, size);
-  check_reduction(dst.scalar_type(), reduction);
+  check_reduction(src.scalar_type(), reduction);
   Description description = describe_call(kOperation, label);
-  describe_payload(description, dst);
+  describe_payload(description, src);
+  description.bytes /= size;
   return description;
 }
 

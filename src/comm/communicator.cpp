@@ -3,10 +3,9 @@
 
 #include <ATen/ops/empty.h>
 
-#include <vector>
+#include <utility>
 
 #include "comm/dispatch_guard.hpp"
-#include "comm/reduce_slices.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm {
@@ -22,19 +21,7 @@ const char* to_string(Operation operation) {
 }
 
 void Communicator::all_reduce(at::Tensor buffer, const Label& label) {
-  const detail::DispatchGuard guard;
-  FSDP_CHECK(buffer.defined() && buffer.is_contiguous(), ErrorCode::kInvalidArgument,
-             "all-reduce for \"", label.name, "\": the buffer must be defined and contiguous");
-  detail::check_reduction(buffer.scalar_type(), {});
-  at::Tensor gathered = at::empty({size() * buffer.numel()}, buffer.options());
-  all_gather(gathered, buffer, label)->wait();
-  std::vector<const void*> slices(static_cast<std::size_t>(size()));
-  const auto slice_bytes = buffer.nbytes();
-  for (std::size_t r = 0; r < slices.size(); ++r) {
-    slices[r] = static_cast<const std::byte*>(gathered.const_data_ptr()) + r * slice_bytes;
-  }
-  detail::reduce_slices(buffer.mutable_data_ptr(), slices, buffer.numel(), buffer.scalar_type(),
-                        {});
+  start_all_reduce(std::move(buffer), 1.0, label)->wait();
 }
 
 at::Tensor Communicator::buffer(std::int64_t bytes) {
@@ -43,5 +30,12 @@ at::Tensor Communicator::buffer(std::int64_t bytes) {
 }
 
 at::Tensor Communicator::shared_memory(std::int64_t, const Label&) { return {}; }
+
+std::shared_ptr<Communicator> Communicator::split(const std::vector<int>&,
+                                                  const std::string& label) {
+  fail(ErrorCode::kUnsupported, "split \"", label, "\": transport ", transport(),
+       " has no groups of ranks. Use transport gloo or shm (InitOptions::transport), or make one "
+       "backend for each group and a World over each");
+}
 
 }  // namespace fsdp::comm

@@ -78,6 +78,8 @@ Fingerprint make_fingerprint(const Description& description, std::uint64_t seque
   fingerprint.rank = rank;
   copy_text(fingerprint.dtype, description.dtype);
   copy_text(fingerprint.name, description.name);
+  fingerprint.group = description.group;
+  copy_text(fingerprint.group_name, description.group_name);
   return fingerprint;
 }
 
@@ -110,6 +112,9 @@ std::string describe(const Fingerprint& fingerprint) {
         name.empty() ? " of unit " + std::to_string(fingerprint.unit) : " of unit \"" + name + "\"";
   } else if (!name.empty()) {
     text += " in \"" + name + "\"";
+  }
+  if (const std::string group = text_of(fingerprint.group_name); !group.empty()) {
+    text += " (group \"" + group + "\")";
   }
   return text;
 }

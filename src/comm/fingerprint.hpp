@@ -19,19 +19,22 @@ namespace fsdp::comm::detail {
 struct Fingerprint {
   static constexpr std::uint32_t kMagic = 0x46534450;  // "FSDP"
   static constexpr std::size_t kNameBytes = 72;
+  static constexpr std::size_t kGroupBytes = 28;
 
   std::uint32_t magic = kMagic;
-  std::int32_t operation = 0;           ///< comm::Operation
-  std::uint64_t sequence = 0;           ///< counts the collectives of one communicator
-  std::int32_t unit = -1;               ///< Label::unit
-  std::int32_t root = -1;               ///< of a broadcast
-  std::int64_t bytes = 0;               ///< of one rank's slice
-  std::uint64_t name_hash = 0;          ///< of the whole Label::name
-  std::int32_t rank = -1;               ///< who sent it
-  std::array<char, 12> dtype{};         ///< name of the dtype, zero padded
-  std::array<char, kNameBytes> name{};  ///< start of Label::name, zero padded
+  std::int32_t operation = 0;                  ///< comm::Operation
+  std::uint64_t sequence = 0;                  ///< counts the collectives of one communicator
+  std::int32_t unit = -1;                      ///< Label::unit
+  std::int32_t root = -1;                      ///< of a broadcast
+  std::int64_t bytes = 0;                      ///< of one rank's slice
+  std::uint64_t name_hash = 0;                 ///< of the whole Label::name
+  std::int32_t rank = -1;                      ///< who sent it, as a rank of the whole job
+  std::array<char, 12> dtype{};                ///< name of the dtype, zero padded
+  std::array<char, kNameBytes> name{};         ///< start of Label::name, zero padded
+  std::int32_t group = 0;                      ///< Seat::group
+  std::array<char, kGroupBytes> group_name{};  ///< start of Seat::name; empty for the whole job
 };
-static_assert(sizeof(Fingerprint) == 128 && std::is_trivially_copyable_v<Fingerprint>);
+static_assert(sizeof(Fingerprint) == 160 && std::is_trivially_copyable_v<Fingerprint>);
 
 /// What the caller of a transport knows about a collective.
 struct Description {
@@ -41,18 +44,20 @@ struct Description {
   std::int64_t bytes = 0;
   std::string_view dtype = {};
   int root = -1;
+  int group = 0;
+  std::string_view group_name = {};
 };
 
 Fingerprint make_fingerprint(const Description& description, std::uint64_t sequence, int rank);
 
-/// Whether two ranks are in the same collective: everything but the rank is equal.
+/// Whether two ranks of one group are in the same collective: everything but the rank is equal.
 bool same_collective(const Fingerprint& left, const Fingerprint& right);
 
 /// A 64-bit hash of everything but the rank (FNV-1a with a final mix); equal on all ranks that are
 /// in the same collective.
 std::uint64_t hash(const Fingerprint& fingerprint);
 
-/// `all-gather #12 of unit "h.0"`.
+/// `all-gather #12 of unit "h.0"`; with ` (group "shard")` where it is not the whole job's.
 std::string describe(const Fingerprint& fingerprint);
 
 /// The same with its size: `all-gather #12 of unit "h.0" (4096 bytes of Float a slice)`.

@@ -17,10 +17,13 @@
 #include "comm/fingerprint.hpp"
 #include "comm/gloo_exchange.hpp"
 #include "comm/gloo_work.hpp"
+#include "comm/group_of_one.hpp"
 #include "comm/quiet_store.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/regroup.hpp"
+#include "comm/seat.hpp"
 #include "comm/shared_file.hpp"
+#include "comm/staging_pool.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 
@@ -30,7 +33,7 @@ namespace fsdp::comm {
 // A collective is a set of point-to-point messages, all posted when it starts and moved by Gloo's
 // I/O thread while the caller computes:
 //
-//   header   the fingerprint, to and from every peer; fixed size, tag from the sequence number
+//   header   the fingerprint, to and from every peer; fixed size, tag from group and sequence
 //   payload  all-gather: own slice to every peer, their slices straight into dst
 //            reduce-scatter: slice p of src to rank p, own slices of the peers into staging, summed
 //            in rank order by wait()
@@ -62,43 +65,47 @@ class ReduceScatterWork : public GlooWork {
 
  private:
   void finish(const Flight& flight) override {
-    const std::size_t bytes = dst().nbytes();
+    const std::size_t ranks = flight.headers.size();
+    const std::size_t bytes = src().nbytes() / ranks;
     if (bytes == 0) {
       return;
     }
-    const auto rank = static_cast<std::size_t>(flight.mine.rank);
-    std::vector<const void*> slices(ranks());
+    const auto rank = static_cast<std::size_t>(flight.seat->index);
+    std::vector<const void*> slices(ranks);
     std::size_t staged = 0;
-    for (std::size_t r = 0; r < ranks(); ++r) {
+    for (std::size_t r = 0; r < ranks; ++r) {
       slices[r] = r == rank ? static_cast<const std::byte*>(src().const_data_ptr()) + rank * bytes
                             : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
                                   staged++ * bytes;
     }
-    detail::reduce_slices(dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(),
-                          reduction_);
+    detail::reduce_slices(dst().mutable_data_ptr(), dst().scalar_type(), slices, dst().numel(),
+                          src().scalar_type(), reduction_);
   }
 
   Reduction reduction_;
 };
 
+/// The whole job, or a group of it: then `job_` is the whole, which has the connections.
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options)
-      : store_(std::move(store)),
-        options_(options),
-        log_(detail::CollectiveLog::create("gloo", options.rank, options.size)) {
+      : seat_(detail::whole_seat("gloo", options.rank, options.size)),
+        store_(std::move(store)),
+        options_(options) {
     connect(0);
   }
+  GlooCommunicator(std::shared_ptr<GlooCommunicator> job, detail::SeatPointer seat)
+      : job_(std::move(job)), seat_(std::move(seat)), sequence_generation_(job_->generation_) {}
 
   ~GlooCommunicator() override {
     // The peers will only see a closed connection.
-    if (std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
+    if (!job_ && std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
       exchange_->board().publish("an exception ended it; its own output says which");
     }
   }
 
-  int rank() const override { return exchange_->rank(); }
-  int size() const override { return exchange_->size(); }
+  int rank() const override { return seat_->index; }
+  int size() const override { return seat_->size(); }
   std::string transport() const override { return "gloo"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override;
@@ -109,27 +116,33 @@ class GlooCommunicator final : public Communicator {
 
   std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override {
     const detail::DispatchGuard guard;
-    reservations_.emplace_back(max_src_bytes / size() * (size() - 1), in_flight);
-    return exchange_->reserve_staging(reservations_.back().first, in_flight);
+    return staging_->reserve(max_src_bytes / size() * (size() - 1), in_flight);
   }
 
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override {
     return detail::map_shared_file(*this, bytes, label);
   }
 
+  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
+                                      const std::string& label) override;
+
   void set_timeout(std::chrono::milliseconds timeout) override {
-    options_.timeout = std::max(timeout, Milliseconds(1));
-    exchange_->set_timeout(options_.timeout);
+    job().options_.timeout = std::max(timeout, Milliseconds(1));
+    exchange().set_timeout(job().options_.timeout);
   }
 
   void recover() override;
-  std::uint64_t generation() const override { return generation_; }
+  std::uint64_t generation() const override { return job().generation_; }
 
   void publish_failure(const std::string& text) noexcept override {
-    exchange_->board().publish(text);
+    exchange().board().publish(text);
   }
 
  private:
+  const GlooCommunicator& job() const { return job_ ? *job_ : *this; }
+  GlooCommunicator& job() { return job_ ? *job_ : *this; }
+  GlooExchange& exchange() { return *job().exchange_; }
+
   /// Makes the connections and the board of a generation.
   void connect(std::uint64_t generation);
 
@@ -138,30 +151,34 @@ class GlooCommunicator final : public Communicator {
   template <class Post>
   std::unique_ptr<Flight> start(const detail::Description& description, Post post);
 
+  const std::shared_ptr<GlooCommunicator> job_;
+  const detail::SeatPointer seat_;
+  const std::shared_ptr<detail::StagingPool> staging_ = std::make_shared<detail::StagingPool>();
+  std::uint64_t sequence_ = 0;
+  std::uint64_t sequence_generation_ = 0;  ///< the generation that `sequence_` counts in
+
+  // Of the whole job.
   c10::intrusive_ptr<c10d::Store> store_;
   GlooOptions options_;
-  std::shared_ptr<detail::CollectiveLog> log_;
   std::shared_ptr<GlooExchange> exchange_;
-  std::vector<std::pair<std::int64_t, int>> reservations_;
-  std::uint64_t sequence_ = 0;
+  detail::GroupNumbers numbers_;
   std::uint64_t generation_ = 0;
 };
 
 void GlooCommunicator::connect(std::uint64_t generation) {
   const std::string prefix = "fsdp/generation/" + std::to_string(generation);
   auto backend = connect_gloo(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), options_);
-  exchange_ = std::make_shared<GlooExchange>(store_, std::move(backend), log_, options_.timeout,
-                                             generation);
-  for (const auto& [bytes, in_flight] : reservations_) {
-    exchange_->reserve_staging(bytes, in_flight);
-  }
-  sequence_ = 0;
+  exchange_ =
+      std::make_shared<GlooExchange>(store_, std::move(backend), options_.timeout, generation);
   generation_ = generation;
   // The store's host may end at once; until all are connected, the others still read addresses.
   agree({.name = "connect"})->wait();
 }
 
 void GlooCommunicator::recover() {
+  if (job_) {
+    return job_->recover();
+  }
   const detail::DispatchGuard guard;
   // Whoever still waits in a collective of the old generation must come here.
   exchange_->board().publish("it called recover()");
@@ -170,24 +187,40 @@ void GlooCommunicator::recover() {
   connect(generation_ + 1);
 }
 
+std::shared_ptr<Communicator> GlooCommunicator::split(const std::vector<int>& ranks,
+                                                      const std::string& label) {
+  auto seat =
+      detail::agree_on_split(*this, *seat_, job().numbers_, ranks, label, exchange().size());
+  if (seat->size() == 1) {
+    return detail::make_group_of_one(shared_from_this());
+  }
+  auto whole = job_ ? job_ : std::static_pointer_cast<GlooCommunicator>(shared_from_this());
+  return std::make_shared<GlooCommunicator>(std::move(whole), std::move(seat));
+}
+
 template <class Post>
 std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& description, Post post) {
-  const Fingerprint fingerprint = detail::make_fingerprint(description, ++sequence_, rank());
-  log_->start(fingerprint);
-  if (exchange_->is_broken()) {
-    exchange_->fail_group(fingerprint, detail::Symptom::kTold, "came after the group had failed");
+  if (sequence_generation_ != job().generation_) {
+    sequence_generation_ = job().generation_;
+    sequence_ = 0;
+    staging_->restore();
+  }
+  const Fingerprint fingerprint = detail::make_fingerprint(description, ++sequence_, *seat_);
+  seat_->log->start(fingerprint);
+  if (exchange().is_broken()) {
+    exchange().fail_group(fingerprint, detail::Symptom::kTold, "came after the group had failed");
   }
   // A send writes at once, in this thread.
   const detail::NoBrokenPipe no_pipe;
   std::string cause;
   try {
-    std::unique_ptr<Flight> flight = exchange_->start(fingerprint);
+    std::unique_ptr<Flight> flight = exchange().start(seat_, fingerprint);
     post(*flight);
     return flight;
   } catch (const Error& error) {
     cause = error.text();
   }
-  exchange_->fail_group(fingerprint, detail::Symptom::kLostPeer, cause);
+  exchange().fail_group(fingerprint, detail::Symptom::kLostPeer, cause);
 }
 
 std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
@@ -204,14 +237,15 @@ std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor sr
     for (int peer = 0; peer < size(); ++peer) {
       std::byte* slice = slices + static_cast<std::size_t>(peer) * bytes;
       if (peer != rank()) {
-        exchange_->receive(posted, peer, slice, bytes);
-        exchange_->send(posted, peer, source, bytes);
+        exchange().receive(posted, peer, slice, bytes);
+        exchange().send(posted, peer, source, bytes);
       } else if (slice != source) {
         std::memcpy(slice, source, bytes);
       }
     }
   });
-  return std::make_unique<GlooWork>(exchange_, std::move(flight), std::move(dst), std::move(src));
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), std::move(dst),
+                                    std::move(src));
 }
 
 std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
@@ -219,23 +253,24 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tenso
   const detail::DispatchGuard guard;
   const detail::Description description =
       detail::check_reduce_scatter(dst, src, size(), reduction, label);
-  const std::size_t bytes = dst.nbytes();
+  const auto bytes = static_cast<std::size_t>(description.bytes);
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {
       return;
     }
-    posted.staging = exchange_->take_staging(static_cast<std::int64_t>(bytes) * (size() - 1));
+    posted.pool = staging_;
+    posted.staging = staging_->take(static_cast<std::int64_t>(bytes) * (size() - 1));
     auto* staging = static_cast<std::byte*>(posted.staging.mutable_data_ptr());
     const auto* slices = static_cast<const std::byte*>(src.const_data_ptr());
     for (int peer = 0; peer < size(); ++peer) {
       if (peer != rank()) {
-        exchange_->receive(posted, peer, staging, bytes);
-        exchange_->send(posted, peer, slices + static_cast<std::size_t>(peer) * bytes, bytes);
+        exchange().receive(posted, peer, staging, bytes);
+        exchange().send(posted, peer, slices + static_cast<std::size_t>(peer) * bytes, bytes);
         staging += bytes;
       }
     }
   });
-  return std::make_unique<ReduceScatterWork>(exchange_, std::move(flight), std::move(dst),
+  return std::make_unique<ReduceScatterWork>(job().exchange_, std::move(flight), std::move(dst),
                                              std::move(src), reduction);
 }
 
@@ -244,22 +279,22 @@ std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, c
   const detail::Description description = detail::check_broadcast(buffer, root, size(), label);
   auto flight = start(description, [&](Flight& posted) {
     if (rank() != root) {
-      exchange_->receive(posted, root, buffer.mutable_data_ptr(), buffer.nbytes());
+      exchange().receive(posted, root, buffer.mutable_data_ptr(), buffer.nbytes());
       return;
     }
     for (int peer = 0; peer < size(); ++peer) {
       if (peer != root) {
-        exchange_->send(posted, peer, buffer.const_data_ptr(), buffer.nbytes());
+        exchange().send(posted, peer, buffer.const_data_ptr(), buffer.nbytes());
       }
     }
   });
-  return std::make_unique<GlooWork>(exchange_, std::move(flight), buffer, buffer);
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), buffer, buffer);
 }
 
 std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
   const detail::DispatchGuard guard;
   auto flight = start(detail::describe_agree(label), [](Flight&) {});
-  return std::make_unique<GlooWork>(exchange_, std::move(flight), at::Tensor(), at::Tensor());
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), at::Tensor(), at::Tensor());
 }
 
 }  // namespace

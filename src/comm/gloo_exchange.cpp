@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/gloo_exchange.hpp"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -20,22 +19,35 @@ constexpr Milliseconds kPatienceForCause{300};
 /// How long those who have given up as well have to answer.
 constexpr Milliseconds kPatienceForAnswers{700};
 
-// Tags: payloads have the highest bit, questions the second, headers are numbered below.
+// Tags: payloads have the highest bit, questions the second, headers are numbered below. The
+// group's number keeps groups apart that have two ranks in common, the low bits of the sequence
+// number collectives in flight, the hash those that ranks run by mistake.
+//
+//   header   0 0 group(6) sequence(23)
+//   payload  1 group(6) sequence(6) hash(18)
 constexpr int kPayloadBit = 1 << 30;
 constexpr int kQuestionTag = 1 << 29;
-constexpr int kSequenceBits = 8;
-constexpr int kHashBits = 22;
+constexpr int kGroupBits = 6;
+constexpr int kHeaderSequenceBits = 23;
+constexpr int kPayloadSequenceBits = 6;
+constexpr int kHashBits = 18;
+static_assert(GroupNumbers::kNumbers <= 1 << kGroupBits);
+static_assert(kGroupBits + kHeaderSequenceBits == 29);
+static_assert(kGroupBits + kPayloadSequenceBits + kHashBits == 30);
 
-int header_tag(std::uint64_t sequence) {
-  return static_cast<int>(sequence & static_cast<std::uint64_t>(kQuestionTag - 1));
+int low_bits(std::uint64_t value, int bits) {
+  return static_cast<int>(value & ((std::uint64_t{1} << bits) - 1));
 }
 
-/// The low bits of the sequence number keep collectives in flight apart, the hash those that ranks
-/// run by mistake.
+int header_tag(const Fingerprint& fingerprint) {
+  return fingerprint.group << kHeaderSequenceBits |
+         low_bits(fingerprint.sequence, kHeaderSequenceBits);
+}
+
 int payload_tag(const Fingerprint& fingerprint) {
-  const std::uint64_t sequence = fingerprint.sequence & ((1U << kSequenceBits) - 1);
-  const std::uint64_t hash = detail::hash(fingerprint) & ((1U << kHashBits) - 1);
-  return kPayloadBit | static_cast<int>((sequence << kHashBits) | hash);
+  return kPayloadBit | fingerprint.group << (kPayloadSequenceBits + kHashBits) |
+         low_bits(fingerprint.sequence, kPayloadSequenceBits) << kHashBits |
+         low_bits(detail::hash(fingerprint), kHashBits);
 }
 
 at::Tensor view_bytes(const void* data, std::size_t bytes) {
@@ -76,44 +88,47 @@ C10dWork GlooExchange::post_receive(void* data, std::size_t bytes, int peer, int
   }
 }
 
-std::unique_ptr<Flight> GlooExchange::start(const Fingerprint& fingerprint) {
+std::unique_ptr<Flight> GlooExchange::start(SeatPointer seat, const Fingerprint& fingerprint) {
   std::unique_ptr<Flight> flight;
   if (idle_flights_.empty()) {
     flight = std::make_unique<Flight>();
-    const auto ranks = static_cast<std::size_t>(size());
-    flight->headers.resize(ranks);
-    for (auto* works : {&flight->header_sends, &flight->header_receives, &flight->payload_sends,
-                        &flight->payload_receives}) {
-      works->resize(ranks);
-    }
   } else {
     flight = std::move(idle_flights_.back());
     idle_flights_.pop_back();
   }
+  const std::size_t members = seat->ranks.size();
+  flight->headers.resize(members);
+  for (auto* works : {&flight->header_sends, &flight->header_receives, &flight->payload_sends,
+                      &flight->payload_receives}) {
+    works->resize(members);
+  }
+  flight->seat = std::move(seat);
   flight->mine = fingerprint;
-  const int tag = header_tag(fingerprint.sequence);
-  for (int peer = 0; peer < size(); ++peer) {
+  const int tag = header_tag(fingerprint);
+  for (std::size_t member = 0; member < members; ++member) {
+    const int peer = flight->seat->ranks[member];
     if (peer != rank()) {
-      const auto p = static_cast<std::size_t>(peer);
-      flight->header_receives[p] =
-          post_receive(&flight->headers[p], sizeof(Fingerprint), peer, tag);
-      flight->header_sends[p] = post_send(&flight->mine, sizeof(Fingerprint), peer, tag);
+      flight->header_receives[member] =
+          post_receive(&flight->headers[member], sizeof(Fingerprint), peer, tag);
+      flight->header_sends[member] = post_send(&flight->mine, sizeof(Fingerprint), peer, tag);
     }
   }
   return flight;
 }
 
-void GlooExchange::send(Flight& flight, int peer, const void* data, std::size_t bytes) {
+void GlooExchange::send(Flight& flight, int member, const void* data, std::size_t bytes) {
   if (bytes != 0) {
-    flight.payload_sends[static_cast<std::size_t>(peer)] =
-        post_send(data, bytes, peer, payload_tag(flight.mine));
+    const auto m = static_cast<std::size_t>(member);
+    flight.payload_sends[m] =
+        post_send(data, bytes, flight.seat->ranks[m], payload_tag(flight.mine));
   }
 }
 
-void GlooExchange::receive(Flight& flight, int peer, void* data, std::size_t bytes) {
+void GlooExchange::receive(Flight& flight, int member, void* data, std::size_t bytes) {
   if (bytes != 0) {
-    flight.payload_receives[static_cast<std::size_t>(peer)] =
-        post_receive(data, bytes, peer, payload_tag(flight.mine));
+    const auto m = static_cast<std::size_t>(member);
+    flight.payload_receives[m] =
+        post_receive(data, bytes, flight.seat->ranks[m], payload_tag(flight.mine));
   }
 }
 
@@ -123,9 +138,10 @@ void GlooExchange::recycle(std::unique_ptr<Flight> flight) {
     std::fill(works->begin(), works->end(), C10dWork());
   }
   if (flight->staging.defined()) {
-    idle_staging_.push_back(std::move(flight->staging));
-    flight->staging = at::Tensor();
+    flight->pool->give_back(std::exchange(flight->staging, at::Tensor()));
   }
+  flight->pool.reset();
+  flight->seat.reset();
   idle_flights_.push_back(std::move(flight));
 }
 
@@ -184,45 +200,6 @@ std::vector<std::optional<Fingerprint>> GlooExchange::ask_peers(const Fingerprin
     }
   }
   return known;
-}
-
-std::int64_t GlooExchange::reserve_staging(std::int64_t bytes, int in_flight) {
-  std::sort(idle_staging_.begin(), idle_staging_.end(),
-            [](const at::Tensor& a, const at::Tensor& b) { return a.numel() > b.numel(); });
-  for (int i = 0; i < in_flight && bytes > 0; ++i) {
-    const auto index = static_cast<std::size_t>(i);
-    if (index == idle_staging_.size()) {
-      idle_staging_.emplace_back();
-    }
-    if (!idle_staging_[index].defined() || idle_staging_[index].numel() < bytes) {
-      idle_staging_[index] = at::Tensor();
-      idle_staging_[index] = at::empty({bytes}, at::TensorOptions(at::kByte));
-    }
-  }
-  std::int64_t total = 0;
-  for (const at::Tensor& staging : idle_staging_) {
-    total += staging.numel();
-  }
-  return total;
-}
-
-at::Tensor GlooExchange::take_staging(std::int64_t bytes) {
-  auto best = idle_staging_.end();
-  for (auto it = idle_staging_.begin(); it != idle_staging_.end(); ++it) {
-    if (it->numel() >= bytes && (best == idle_staging_.end() || it->numel() < best->numel())) {
-      best = it;
-    }
-  }
-  if (best == idle_staging_.end()) {
-    // Too small buffers make room for one that fits.
-    if (!idle_staging_.empty()) {
-      idle_staging_.pop_back();
-    }
-    return at::empty({bytes}, at::TensorOptions(at::kByte));
-  }
-  at::Tensor staging = std::move(*best);
-  idle_staging_.erase(best);
-  return staging;
 }
 
 }  // namespace fsdp::comm::detail

@@ -15,9 +15,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/collective_log.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/first_failure.hpp"
+#include "comm/seat.hpp"
+#include "comm/staging_pool.hpp"
 #include "comm/timeout.hpp"
 #include "comm/watchdog.hpp"
 
@@ -32,10 +33,12 @@ std::string cause_of(const std::exception& error);
 /// What a collective in flight holds besides the caller's tensors. Recycled, so that steady state
 /// allocates nothing of size.
 struct Flight {
+  SeatPointer seat;
   Fingerprint mine;
-  std::vector<Fingerprint> headers;                       // by rank
-  std::vector<C10dWork> header_sends, header_receives;    // by rank, null for oneself
-  std::vector<C10dWork> payload_sends, payload_receives;  // by rank, null where nothing moves
+  std::vector<Fingerprint> headers;                       // by member of the group
+  std::vector<C10dWork> header_sends, header_receives;    // by member, null for oneself
+  std::vector<C10dWork> payload_sends, payload_receives;  // by member, null where nothing moves
+  std::shared_ptr<StagingPool> pool;                      // where `staging` goes back to
   at::Tensor staging;
 };
 
@@ -46,27 +49,29 @@ enum class Symptom {
   kTold,      ///< the failure board said so while this rank was waiting
 };
 
-/// Connections, recycled memory and the failure board of one generation; outlives every Work.
+/// Connections, recycled memory and the failure board of one generation, for all groups of a job;
+/// outlives every Work. Groups need no connections of their own: a group's number is a part of the
+/// tags of its messages.
 class GlooExchange {
  public:
   GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
-               std::shared_ptr<CollectiveLog> log, Milliseconds timeout, std::uint64_t generation)
+               Milliseconds timeout, std::uint64_t generation)
       : backend_(std::move(backend)),
-        log_(std::move(log)),
         board_(std::move(store), backend_->getRank(), backend_->getSize(), generation),
         timeout_(timeout) {}
 
+  /// Of the whole job.
   int rank() const { return backend_->getRank(); }
   int size() const { return backend_->getSize(); }
   Milliseconds timeout() const { return timeout_; }
   void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
   FailureBoard& board() { return board_; }
   Watchdog& watchdog() { return watchdog_; }
-  CollectiveLog& log() { return *log_; }
 
-  std::unique_ptr<Flight> start(const Fingerprint& fingerprint);
-  void send(Flight& flight, int peer, const void* data, std::size_t bytes);
-  void receive(Flight& flight, int peer, void* data, std::size_t bytes);
+  std::unique_ptr<Flight> start(SeatPointer seat, const Fingerprint& fingerprint);
+  /// To and from a member of the flight's group.
+  void send(Flight& flight, int member, const void* data, std::size_t bytes);
+  void receive(Flight& flight, int member, void* data, std::size_t bytes);
   void recycle(std::unique_ptr<Flight> flight);
 
   /// The group has failed: nothing can be started any more.
@@ -80,27 +85,22 @@ class GlooExchange {
   /// Collectives that were started and are not complete, oldest first. Their owners keep the list.
   std::vector<Flight*>& open() { return open_; }
 
-  /// Asks all peers which collective they are in. Ranks that have given up at about the same time
-  /// ask as well, and that is their answer; nothing for those that are silent. Ends the connections
-  /// to them.
+  /// Asks all ranks of the job which collective they are in. Ranks that have given up at about the
+  /// same time, in whatever group, ask as well, and that is their answer; nothing for those that
+  /// are silent. Ends the connections to them.
   std::vector<std::optional<Fingerprint>> ask_peers(const Fingerprint& mine);
-
-  std::int64_t reserve_staging(std::int64_t bytes, int in_flight);
-  at::Tensor take_staging(std::int64_t bytes);
 
  private:
   C10dWork post_send(const void* data, std::size_t bytes, int peer, int tag);
   C10dWork post_receive(void* data, std::size_t bytes, int peer, int tag);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
-  std::shared_ptr<CollectiveLog> log_;
   FailureBoard board_;
   Watchdog watchdog_{board_};
   Milliseconds timeout_;
   bool broken_ = false;
   std::vector<Flight*> open_;
   std::vector<std::unique_ptr<Flight>> idle_flights_;
-  std::vector<at::Tensor> idle_staging_;
   std::vector<Fingerprint> answers_;
   std::vector<at::Tensor> argument_ = std::vector<at::Tensor>(1);
 };

@@ -15,11 +15,11 @@ namespace {
 constexpr Milliseconds kPatienceForDropped{2000};
 constexpr Milliseconds kPatienceForWatchdog{1000};
 
-/// Whether all that moves between this rank and another has moved, waited for or not.
-bool is_done_with(const Flight& flight, std::size_t rank) noexcept {
+/// Whether all that moves between this rank and a member has moved, waited for or not.
+bool is_done_with(const Flight& flight, std::size_t member) noexcept {
   for (const auto* works : {&flight.header_receives, &flight.header_sends, &flight.payload_receives,
                             &flight.payload_sends}) {
-    const C10dWork& work = (*works)[rank];
+    const C10dWork& work = (*works)[member];
     try {
       if (work && !work->wait(Milliseconds(1))) {
         return false;
@@ -62,7 +62,8 @@ void GlooWork::wait() {
   deadline_ = Clock::now() + exchange_->timeout();
   std::unique_ptr<Flight> flight = std::move(flight_);
   std::erase(exchange_->open(), flight.get());
-  WaitRecord record(exchange_->log(), flight->mine);
+  const std::shared_ptr<CollectiveLog> log = flight->seat->log;
+  WaitRecord record(*log, flight->mine);
   complete(*flight);
   finish(*flight);
   record.complete();
@@ -70,20 +71,20 @@ void GlooWork::wait() {
 }
 
 void GlooWork::await_headers(Flight& flight) {
-  for (std::size_t peer = 0; peer < ranks(); ++peer) {
-    await(flight, flight.header_receives, peer, "rank ");
+  for (std::size_t member = 0; member < flight.headers.size(); ++member) {
+    await(flight, flight.header_receives, member, "rank ");
   }
-  flight.headers[static_cast<std::size_t>(flight.mine.rank)] = flight.mine;
+  flight.headers[static_cast<std::size_t>(flight.seat->index)] = flight.mine;
 }
 
 void GlooWork::complete(Flight& flight) {
   await_headers(flight);
   bool is_mismatched = false;
-  for (std::size_t peer = 0; peer < ranks(); ++peer) {
-    await(flight, flight.header_sends, peer, "its header to reach rank ");
-    if (same_collective(flight.mine, flight.headers[peer])) {
-      await(flight, flight.payload_receives, peer, "the data of rank ");
-      await(flight, flight.payload_sends, peer, "its data to reach rank ");
+  for (std::size_t member = 0; member < flight.headers.size(); ++member) {
+    await(flight, flight.header_sends, member, "its header to reach rank ");
+    if (same_collective(flight.mine, flight.headers[member])) {
+      await(flight, flight.payload_receives, member, "the data of rank ");
+      await(flight, flight.payload_sends, member, "its data to reach rank ");
     } else {
       is_mismatched = true;
     }
@@ -99,7 +100,7 @@ void GlooWork::complete(Flight& flight) {
 void GlooWork::fail_mismatched(const Flight& flight) {
   std::optional<std::string> mismatch = find_mismatch(flight.headers);
   for (Flight* older : exchange_->open()) {
-    if (older->mine.sequence > flight.mine.sequence) {
+    if (older->mine.group != flight.mine.group || older->mine.sequence > flight.mine.sequence) {
       continue;
     }
     await_headers(*older);
@@ -111,25 +112,26 @@ void GlooWork::fail_mismatched(const Flight& flight) {
   fail(ErrorCode::kMismatch, *mismatch);
 }
 
-void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer,
+void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t member,
                      const char* what) {
-  if (!works[peer]) {
+  if (!works[member]) {
     return;
   }
   Watchdog& watchdog = exchange_->watchdog();
-  watchdog.begin(works[peer], deadline_);
+  watchdog.begin(works[member], deadline_);
   std::string cause;
   try {
     // The watchdog ends the wait; Gloo's limit is there if it cannot.
-    const bool is_done = works[peer]->wait(remaining(deadline_) + kPatienceForWatchdog);
+    const bool is_done = works[member]->wait(remaining(deadline_) + kPatienceForWatchdog);
     if (watchdog.end() == Watchdog::Verdict::kNothing || is_done) {
-      works[peer] = {};
+      works[member] = {};
       return;
     }
   } catch (const std::exception& error) {
     cause = cause_of(error);
   }
-  const std::string waited_for = what + std::to_string(peer);
+  const std::string peer = std::to_string(flight.seat->ranks[member]);
+  const std::string waited_for = what + peer;
   switch (watchdog.end()) {
     case Watchdog::Verdict::kTimeout: give_up(flight, waited_for);
     case Watchdog::Verdict::kTold:
@@ -138,33 +140,55 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t p
     case Watchdog::Verdict::kNothing: break;
   }
   close_connections(flight);
-  exchange_->fail_group(flight.mine, Symptom::kLostPeer,
-                        "lost rank " + std::to_string(peer) + " while it waited for " + waited_for +
-                            " (" + cause + ")" + note());
+  exchange_->fail_group(
+      flight.mine, Symptom::kLostPeer,
+      "lost rank " + peer + " while it waited for " + waited_for + " (" + cause + ")" + note());
 }
 
-/// The time is up. Who has given up at the same time, in this collective or an earlier one, is as
-/// stuck as this rank is; who is silent and owes something is missing.
+/// The time is up: says who is missing, before the connections are closed.
 void GlooWork::give_up(Flight& flight, const std::string& waited_for) {
+  const std::string silence = describe_silence(flight);
+  close_connections(flight);
+  exchange_->fail_group(flight.mine, Symptom::kTimeout,
+                        "waited " + to_text(exchange_->timeout()) + " for " + waited_for + silence +
+                            "; FSDP_TIMEOUT sets the limit" + note());
+}
+
+/// Who has given up at the same time, in this collective, an earlier one or one of another group,
+/// is as stuck as this rank is; who is silent and owes something is missing. Where no member of the
+/// group is, the one to blame keeps another group waiting.
+std::string GlooWork::describe_silence(const Flight& flight) const {
   const auto known = exchange_->ask_peers(flight.mine);
   std::string missing;
+  std::string silent_elsewhere;
   Fingerprint first = flight.mine;
-  for (std::size_t rank = 0; rank < ranks(); ++rank) {
-    if (!known[rank] && !is_done_with(flight, rank)) {
+  for (std::size_t rank = 0; rank < known.size(); ++rank) {
+    const auto seat = std::ranges::find(flight.seat->ranks, static_cast<int>(rank));
+    if (seat == flight.seat->ranks.end()) {
+      if (!known[rank]) {
+        silent_elsewhere += (silent_elsewhere.empty() ? "" : ", ") + std::to_string(rank);
+      }
+      continue;
+    }
+    const auto member = static_cast<std::size_t>(seat - flight.seat->ranks.begin());
+    if (!known[rank] && !is_done_with(flight, member)) {
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-    } else if (known[rank] && known[rank]->sequence < first.sequence) {
+    } else if (known[rank] && (known[rank]->group != flight.mine.group ||
+                               known[rank]->sequence < first.sequence)) {
       first = *known[rank];
     }
   }
-  close_connections(flight);
-  std::string text = "waited " + to_text(exchange_->timeout()) + " for " + waited_for;
+  std::string text;
   if (first.rank != flight.mine.rank) {
-    text += ", while rank " + std::to_string(first.rank) + " waits in " + describe(first);
+    text = ", while rank " + std::to_string(first.rank) + " waits in " + describe(first);
   }
-  text += missing.empty() ? "; no rank is missing: a rank or the link is too slow"
-                          : "; missing: " + missing + ". Every rank must make this call";
-  exchange_->fail_group(flight.mine, Symptom::kTimeout,
-                        text + "; FSDP_TIMEOUT sets the limit" + note());
+  if (!missing.empty()) {
+    return text + "; missing: " + missing + ". Every rank must make this call";
+  }
+  if (first.group != flight.mine.group && !silent_elsewhere.empty()) {
+    return text + "; silent in other groups: " + silent_elsewhere;
+  }
+  return text + "; no rank is missing: a rank or the link is too slow";
 }
 
 std::string GlooWork::note() const {

@@ -39,15 +39,15 @@ class GlooWork : public Work {
 
   const at::Tensor& dst() const { return dst_; }
   const at::Tensor& src() const { return src_; }
-  std::size_t ranks() const { return static_cast<std::size_t>(exchange_->size()); }
 
  private:
   void complete(Flight& flight);
   void await_headers(Flight& flight);
   [[noreturn]] void fail_mismatched(const Flight& flight);
   void drop() noexcept;
-  void await(Flight& flight, std::vector<C10dWork>& works, std::size_t peer, const char* what);
+  void await(Flight& flight, std::vector<C10dWork>& works, std::size_t member, const char* what);
   [[noreturn]] void give_up(Flight& flight, const std::string& waited_for);
+  std::string describe_silence(const Flight& flight) const;
   std::string note() const;
 
   std::shared_ptr<GlooExchange> exchange_;

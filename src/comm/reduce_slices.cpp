@@ -32,8 +32,8 @@ struct Accumulator<c10::Half> {
   using type = float;
 };
 
-template <class T>
-void reduce_block(T* dst, std::span<const void* const> slices, std::int64_t begin,
+template <class T, class Dst>
+void reduce_block(Dst* dst, std::span<const void* const> slices, std::int64_t begin,
                   std::int64_t count, const Reduction& reduction) {
   using Sum = typename Accumulator<T>::type;
   std::array<Sum, kBlock> sums;
@@ -56,26 +56,30 @@ void reduce_block(T* dst, std::span<const void* const> slices, std::int64_t begi
   if (reduction.accumulate) {
     for (std::int64_t i = 0; i < count; ++i) {
       dst[begin + i] =
-          static_cast<T>(static_cast<Sum>(dst[begin + i]) + sums[static_cast<std::size_t>(i)]);
+          static_cast<Dst>(static_cast<Sum>(dst[begin + i]) + sums[static_cast<std::size_t>(i)]);
     }
   } else {
     for (std::int64_t i = 0; i < count; ++i) {
-      dst[begin + i] = static_cast<T>(sums[static_cast<std::size_t>(i)]);
+      dst[begin + i] = static_cast<Dst>(sums[static_cast<std::size_t>(i)]);
     }
   }
 }
 
-template <class T>
+template <class T, class Dst = T>
 void reduce_all(void* dst, std::span<const void* const> slices, std::int64_t numel,
                 const Reduction& reduction) {
   at::parallel_for(0, numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; at += kBlock) {
-      reduce_block(static_cast<T*>(dst), slices, at, std::min(kBlock, end - at), reduction);
+      reduce_block<T>(static_cast<Dst*>(dst), slices, at, std::min(kBlock, end - at), reduction);
     }
   });
 }
 
 }  // namespace
+
+bool is_widening(at::ScalarType dst, at::ScalarType src) {
+  return dst == at::kFloat && (src == at::kBFloat16 || src == at::kHalf);
+}
 
 void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
   FSDP_CHECK(reduction.divisor != 0.0, ErrorCode::kInvalidArgument,
@@ -97,15 +101,21 @@ void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
   }
 }
 
-void reduce_slices(void* dst, std::span<const void* const> slices, std::int64_t numel,
-                   at::ScalarType dtype, const Reduction& reduction) {
-  check_reduction(dtype, reduction);
+void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* const> slices,
+                   std::int64_t numel, at::ScalarType src_dtype, const Reduction& reduction) {
+  check_reduction(src_dtype, reduction);
   FSDP_ASSERT(!slices.empty(), "a reduction without slices");
-  switch (dtype) {
+  const bool widens = dst_dtype != src_dtype;
+  FSDP_ASSERT(!widens || is_widening(dst_dtype, src_dtype), "a reduction to another dtype");
+  switch (src_dtype) {
     case at::kFloat: return reduce_all<float>(dst, slices, numel, reduction);
     case at::kDouble: return reduce_all<double>(dst, slices, numel, reduction);
-    case at::kBFloat16: return reduce_all<c10::BFloat16>(dst, slices, numel, reduction);
-    case at::kHalf: return reduce_all<c10::Half>(dst, slices, numel, reduction);
+    case at::kBFloat16:
+      return widens ? reduce_all<c10::BFloat16, float>(dst, slices, numel, reduction)
+                    : reduce_all<c10::BFloat16>(dst, slices, numel, reduction);
+    case at::kHalf:
+      return widens ? reduce_all<c10::Half, float>(dst, slices, numel, reduction)
+                    : reduce_all<c10::Half>(dst, slices, numel, reduction);
     case at::kInt: return reduce_all<std::int32_t>(dst, slices, numel, reduction);
     default: return reduce_all<std::int64_t>(dst, slices, numel, reduction);
   }

@@ -16,12 +16,16 @@ namespace fsdp::comm::detail {
 /// int64; kInvalidArgument for a divisor of zero or a broken divisor of integers
 void check_reduction(at::ScalarType dtype, const Reduction& reduction);
 
+/// Whether a sum of `src` may land in another dtype `dst`: float32 for bfloat16 and float16.
+bool is_widening(at::ScalarType dst, at::ScalarType src);
+
 /// dst = (dst if accumulate) + (slices[0] + slices[1] + ...) / divisor, `numel` elements each.
 ///
-/// The sum runs in the order of `slices`; float64 in float64, float32 in float32, bfloat16 and
-/// float16 in float32 with one rounding at the end, integers exactly. The divisor is applied by a
+/// The sum runs in the order of `slices`, of dtype `src_dtype`; float64 in float64, float32 in
+/// float32, bfloat16 and float16 in float32, integers exactly. `dst_dtype` is the same, with one
+/// rounding at the end, or float32 for bfloat16 and float16, with none. The divisor is applied by a
 /// division, so that the bits are those of sum / divisor. `dst` may be one of the slices.
-void reduce_slices(void* dst, std::span<const void* const> slices, std::int64_t numel,
-                   at::ScalarType dtype, const Reduction& reduction);
+void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* const> slices,
+                   std::int64_t numel, at::ScalarType src_dtype, const Reduction& reduction);
 
 }  // namespace fsdp::comm::detail

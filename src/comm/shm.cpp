@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm.hpp"
 
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -11,7 +14,9 @@
 
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
+#include "comm/group_of_one.hpp"
 #include "comm/reduce_slices.hpp"
+#include "comm/seat.hpp"
 #include "comm/shm_exchange.hpp"
 #include "comm/shm_meeting.hpp"
 #include "fsdp/base/error.hpp"
@@ -52,7 +57,7 @@ class ShmWork : public Work {
   virtual void read(std::byte* dst, std::size_t offset, std::size_t bytes, Slices slices) = 0;
 
   const at::Tensor& dst() const { return dst_; }
-  std::size_t rank() const { return static_cast<std::size_t>(exchange_.mine().rank); }
+  const at::Tensor& src() const { return src_; }
   std::size_t slice_bytes() const { return static_cast<std::size_t>(exchange_.mine().bytes); }
 
  private:
@@ -86,9 +91,10 @@ class ReduceScatterWork : public ShmWork {
  private:
   void read(std::byte* to, std::size_t offset, std::size_t bytes, Slices slices) override {
     pointers_.assign(slices.begin(), slices.end());
-    detail::reduce_slices(to + offset, pointers_,
-                          static_cast<std::int64_t>(bytes / dst().element_size()),
-                          dst().scalar_type(), reduction_);
+    const std::size_t first = offset / src().element_size();
+    detail::reduce_slices(to + first * dst().element_size(), dst().scalar_type(), pointers_,
+                          static_cast<std::int64_t>(bytes / src().element_size()),
+                          src().scalar_type(), reduction_);
   }
 
   Reduction reduction_;
@@ -97,19 +103,21 @@ class ReduceScatterWork : public ShmWork {
 
 class BroadcastWork : public ShmWork {
  public:
-  BroadcastWork(std::shared_ptr<ShmSide> side, const Description& description,
+  BroadcastWork(const std::shared_ptr<ShmSide>& side, const Description& description,
                 const ShmSource& source, const at::Tensor& buffer)
-      : ShmWork(std::move(side), description, source, buffer, buffer),
-        root_(static_cast<std::size_t>(description.root)) {}
+      : ShmWork(side, description, source, buffer, buffer),
+        root_(static_cast<std::size_t>(description.root)),
+        is_root_(side->group->rank() == description.root) {}
 
  private:
   void read(std::byte* dst, std::size_t offset, std::size_t bytes, Slices slices) override {
-    if (rank() != root_) {
+    if (!is_root_) {
       std::memcpy(dst + offset, slices[root_], bytes);
     }
   }
 
   std::size_t root_;
+  bool is_root_;
 };
 
 class AgreeWork : public Work {
@@ -124,17 +132,30 @@ class AgreeWork : public Work {
   ShmExchange exchange_;
 };
 
+/// The whole job of a host, or a group of it: then `job_` is the whole.
 class ShmCommunicator final : public Communicator {
  public:
   ShmCommunicator(std::shared_ptr<shm::Group> group, detail::Milliseconds timeout)
-      : side_(std::make_shared<ShmSide>()) {
+      : side_(std::make_shared<ShmSide>()), numbers_(std::make_shared<detail::GroupNumbers>()) {
     side_->memory = std::make_shared<detail::ShmMemory>(group);
-    side_->log = detail::CollectiveLog::create("shm", group->rank(), group->size());
+    side_->seat = detail::whole_seat("shm", group->rank(), group->size());
     side_->group = std::move(group);
-    side_->timeout = timeout;
+    side_->timeout = std::make_shared<detail::Milliseconds>(timeout);
+  }
+  ShmCommunicator(std::shared_ptr<ShmCommunicator> job, std::shared_ptr<shm::Group> group,
+                  detail::SeatPointer seat)
+      : job_(std::move(job)),
+        side_(std::make_shared<ShmSide>(*job_->side_)),
+        numbers_(job_->numbers_) {
+    side_->group = std::move(group);
+    side_->seat = std::move(seat);
+    side_->open.clear();
   }
 
   ~ShmCommunicator() override {
+    if (job_) {
+      return;
+    }
     // The peers will only see that this rank has left.
     if (std::uncaught_exceptions() > 0) {
       side_->group->publish_failure("an exception ended it; its own output says which");
@@ -191,8 +212,11 @@ class ShmCommunicator final : public Communicator {
 
   bool is_fenced_by_reduce_scatter() const override { return true; }
 
+  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
+                                      const std::string& label) override;
+
   void set_timeout(std::chrono::milliseconds timeout) override {
-    side_->timeout = std::max(timeout, detail::Milliseconds(1));
+    *side_->timeout = std::max(timeout, detail::Milliseconds(1));
   }
 
   void recover() override;
@@ -203,42 +227,52 @@ class ShmCommunicator final : public Communicator {
   }
 
  private:
+  const std::shared_ptr<ShmCommunicator> job_;
   std::shared_ptr<ShmSide> side_;
+  std::shared_ptr<detail::GroupNumbers> numbers_;
 };
 
 void ShmCommunicator::recover() {
+  if (job_) {
+    return job_->recover();
+  }
   using End = shm::WaitEnd;
   shm::Group& group = *side_->group;
-  const End end = group.recover(detail::Clock::now() + side_->timeout);
+  const End end = group.recover(detail::Clock::now() + *side_->timeout);
   FSDP_CHECK(end.kind != End::kTimeout, ErrorCode::kTimeout, "recover() on rank ", rank(),
-             " waited ", detail::to_text(side_->timeout),
+             " waited ", detail::to_text(*side_->timeout),
              "; missing: ", group.list_missing_recovery(),
              ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
   FSDP_CHECK(end.kind == End::kReady, ErrorCode::kPeerFailed, "recover() on rank ", rank(), ": ",
-             group.describe_process(static_cast<std::size_t>(end.rank)),
+             group.describe_process(end.rank),
              " has ended or left and cannot come back: start the job again from a checkpoint");
 }
 
-/// What rank 0 tells the others of the segment it has made.
+/// What a rank tells the others of a segment that it has made for them.
 struct Offer {
   std::uint32_t segment = 0;
   std::uint32_t is_made = 0;
-  char problem[504] = {};
+  std::array<char, 504> problem{};
 };
+
+/// Makes memory for all to open; what fails is part of the offer.
+at::Tensor make_offered(ShmSide& side, std::int64_t bytes, Offer& offer) {
+  at::Tensor memory;
+  try {
+    std::tie(memory, offer.segment) = side.memory->make_shared(bytes);
+    offer.is_made = 1;
+  } catch (const Error& error) {
+    error.text().copy(offer.problem.data(), offer.problem.size() - 1);
+  }
+  return memory;
+}
 
 at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
   const detail::DispatchGuard guard;
   FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
+  const int owner = side_->seat->ranks.front();
   Offer offer;
-  at::Tensor memory;
-  if (rank() == 0) {
-    try {
-      std::tie(memory, offer.segment) = side_->memory->make_shared(bytes);
-      offer.is_made = 1;
-    } catch (const Error& error) {
-      error.text().copy(offer.problem, sizeof(offer.problem) - 1);
-    }
-  }
+  at::Tensor memory = rank() == 0 ? make_offered(*side_, bytes, offer) : at::Tensor();
   // The offer travels in the slot; a second agreement keeps it until all have opened it.
   Description description = detail::describe_agree(label);
   description.bytes = bytes;
@@ -250,16 +284,74 @@ at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label
       std::memcpy(&offer, slices[0], sizeof(offer));
     }
   });
-  FSDP_CHECK(offer.is_made == 1, ErrorCode::kIo, "\"", label.name, "\": rank 0 ", offer.problem);
+  FSDP_CHECK(offer.is_made == 1, ErrorCode::kIo, "\"", label.name, "\": rank ", owner, " ",
+             offer.problem.data());
   try {
     if (rank() != 0) {
-      memory = side_->memory->open_shared(0, offer.segment, bytes);
+      memory = side_->memory->open_shared(owner, offer.segment, bytes);
     }
   } catch (const Error& error) {
     side_->fail_group(announcement.mine(), error.code(), error.text());
   }
   agree(label)->wait();
   return memory;
+}
+
+/// Every rank's `mine`, by rank. @collective @blocks
+template <class Record>
+std::vector<Record> gather_records(Communicator& group, Record mine, const std::string& name) {
+  std::vector<Record> all(static_cast<std::size_t>(group.size()));
+  const auto view = [](Record* records, std::size_t count) {
+    return at::from_blob(records, {static_cast<std::int64_t>(count * sizeof(Record))}, at::kByte);
+  };
+  group.all_gather(view(all.data(), all.size()), view(&mine, 1), {.name = name})->wait();
+  return all;
+}
+
+/// What one rank cannot do, all throw.
+void check_offers(const std::vector<Offer>& offers, const std::string& label) {
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    FSDP_CHECK(offers[rank].problem.front() == '\0', ErrorCode::kIo, "split \"", label, "\": rank ",
+               rank, " of the ranks to be split ", offers[rank].problem.data());
+  }
+}
+
+std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ranks,
+                                                     const std::string& label) {
+  const detail::DispatchGuard guard;
+  shm::Group& whole = job_ ? *job_->side_->group : *side_->group;
+  auto seat = detail::agree_on_split(*this, *side_->seat, *numbers_, ranks, label, whole.size());
+  // The first of each group makes its slots; who is in no group of several takes part all the same.
+  const bool is_alone = seat->size() == 1;
+  const auto bytes = static_cast<std::int64_t>(shm::Group::part_bytes(seat->size()));
+  Offer offer;
+  at::Tensor slots;
+  if (seat->index == 0 && !is_alone) {
+    slots = make_offered(*side_, bytes, offer);
+  }
+  const std::string name = "split: " + label;
+  const std::vector<Offer> offers = gather_records(*this, offer, name);
+  check_offers(offers, label);
+  Offer opened;
+  try {
+    if (seat->index != 0) {
+      slots = side_->memory->open_shared(
+          seat->ranks.front(), offers[static_cast<std::size_t>(ranks.front())].segment, bytes);
+    }
+  } catch (const Error& error) {
+    error.text().copy(opened.problem.data(), opened.problem.size() - 1);
+  }
+  // The makers keep theirs until all have opened it.
+  check_offers(gather_records(*this, opened, name), label);
+  if (is_alone) {
+    return detail::make_group_of_one(shared_from_this());
+  }
+  auto job = job_ ? job_ : std::static_pointer_cast<ShmCommunicator>(shared_from_this());
+  std::shared_ptr<std::byte> memory(static_cast<std::byte*>(slots.mutable_data_ptr()),
+                                    [slots](std::byte*) {});
+  auto group =
+      std::make_shared<shm::Group>(job->side_->group, std::move(memory), seat->ranks, seat->index);
+  return std::make_shared<ShmCommunicator>(std::move(job), std::move(group), std::move(seat));
 }
 
 }  // namespace

@@ -33,10 +33,10 @@ Fingerprint from_bytes(const shm::FingerprintBytes& bytes) {
 }  // namespace
 
 void ShmSide::fail_group(const Fingerprint& mine, ErrorCode code, const std::string& own) {
-  const std::string here = describe(mine) + " on rank " + std::to_string(group->rank());
+  const std::string here = describe(mine) + " on rank " + std::to_string(mine.rank);
   group->publish_failure(here + " " + own);
   const auto first = group->first_failure();
-  if (first && first->rank != group->rank()) {
+  if (first && first->rank != mine.rank) {
     fail(code, here, " cannot complete; first failure: rank ", first->rank, ": ", first->text);
   }
   fail(code, here, " ", own);
@@ -46,13 +46,13 @@ ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& descr
                          const ShmSource& source)
     : side_(std::move(side)), group_(*side_->group), own_(source) {
   ticket_ = group_.next_ticket();
-  mine_ = make_fingerprint(description, shm::sequence_of(ticket_), group_.rank());
-  side_->log->start(mine_);
+  mine_ = make_fingerprint(description, shm::sequence_of(ticket_), *side_->seat);
+  side_->seat->log->start(mine_);
   came_after_failure_ = group_.first_failure().has_value();
   if (group_.is_between_generations()) {
     side_->fail_group(mine_, ErrorCode::kPeerFailed, "came after the group had failed");
   }
-  deadline_ = Clock::now() + side_->timeout;
+  deadline_ = Clock::now() + *side_->timeout;
   check(group_.await_slot(ticket_, deadline_), "to end an earlier call");
   post();
   side_->open.push_back(this);
@@ -74,7 +74,7 @@ void ShmExchange::post() {
 ShmExchange::~ShmExchange() {
   std::erase(side_->open, this);
   if (!is_complete_) {
-    group_.drop(ticket_, Clock::now() + std::min(side_->timeout, kPatienceForReaders));
+    group_.drop(ticket_, Clock::now() + std::min(*side_->timeout, kPatienceForReaders));
   }
 }
 
@@ -82,8 +82,8 @@ void ShmExchange::wait(const Reader& read) {
   FSDP_ASSERT(!is_waited_, "a collective was waited for twice");
   is_waited_ = true;
   std::erase(side_->open, this);
-  WaitRecord record(*side_->log, mine_);
-  deadline_ = Clock::now() + side_->timeout;
+  WaitRecord record(*side_->seat->log, mine_);
+  deadline_ = Clock::now() + *side_->timeout;
   // A failure of before is one also where all have started; a later one may come from a rank that
   // is through with this exchange.
   if (came_after_failure_ && shm::generation_of(ticket_) == group_.generation()) {
@@ -227,24 +227,27 @@ void ShmExchange::check(const End& end, const char* what) {
     case End::kReady: return;
     case End::kDropped: fail_dropped(end.rank);
     case End::kRecovered:
-      fail(ErrorCode::kPeerFailed, describe(mine_), " on rank ", group_.rank(),
+      fail(ErrorCode::kPeerFailed, describe(mine_), " on rank ", mine_.rank,
            ": the group has recovered meanwhile");
     case End::kFailed:
       side_->fail_group(mine_, ErrorCode::kPeerFailed, "was told that a peer failed");
     case End::kLost:
       side_->fail_group(mine_, ErrorCode::kPeerFailed,
-                        "lost " + group_.describe_process(static_cast<std::size_t>(end.rank)) +
+                        "lost " + group_.describe_process(end.rank) +
                             ", which has ended or left the group; this rank needed it " + what);
     case End::kTimeout: break;
   }
   const std::string missing = group_.list_missing(ticket_);
+  // Where all of this group wait, the one to blame keeps another group waiting.
+  const std::string idle = missing.empty() ? group_.list_idle() : "";
   const std::string whom =
       missing.empty() ? std::to_string(end.rank) : missing.substr(0, missing.find(','));
   side_->fail_group(
       mine_, ErrorCode::kTimeout,
-      "waited " + to_text(side_->timeout) + " for rank " + whom + " " + what +
-          (missing.empty() ? "; no rank is missing: a rank is too slow"
-                           : "; missing: " + missing + ". Every rank must make this call") +
+      "waited " + to_text(*side_->timeout) + " for rank " + whom + " " + what +
+          (!missing.empty() ? "; missing: " + missing + ". Every rank must make this call"
+           : !idle.empty()  ? "; no rank of this group is missing, but in no collective: " + idle
+                            : "; no rank is missing: a rank is too slow") +
           "; FSDP_TIMEOUT sets the limit");
 }
 

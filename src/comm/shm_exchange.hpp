@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective_log.hpp"
 #include "comm/fingerprint.hpp"
+#include "comm/seat.hpp"
 #include "comm/shm_memory.hpp"
 #include "comm/timeout.hpp"
 #include "fsdp/base/error.hpp"
@@ -31,14 +31,14 @@
 
 namespace fsdp::comm::detail {
 
-/// What the collectives of one rank share.
 class ShmExchange;
 
+/// What the collectives of one rank in one group share.
 struct ShmSide {
   std::shared_ptr<shm::Group> group;
-  std::shared_ptr<ShmMemory> memory;
-  std::shared_ptr<CollectiveLog> log;
-  Milliseconds timeout{};
+  std::shared_ptr<ShmMemory> memory;  ///< of the whole job
+  SeatPointer seat;
+  std::shared_ptr<Milliseconds> timeout;  ///< of the whole job
   /// Exchanges that were posted and are not waited for yet, oldest first. They keep the list.
   std::vector<ShmExchange*> open = {};
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 
 #include "fsdp/base/error.hpp"
 
@@ -12,24 +13,32 @@ namespace fsdp::comm {
 namespace {
 constexpr detail::Milliseconds kWaitForReason{1000};
 
-std::string list_missing(const std::vector<char>& arrived) {
+std::string list_missing(const std::vector<int>& ranks, const std::vector<char>& arrived) {
   std::string missing;
-  for (std::size_t r = 0; r < arrived.size(); ++r) {
-    if (!arrived[r]) {
-      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+  for (std::size_t index = 0; index < arrived.size(); ++index) {
+    if (!arrived[index]) {
+      missing += (missing.empty() ? "" : ", ") + std::to_string(ranks[index]);
     }
   }
   return missing;
 }
+
+std::vector<int> all_ranks(std::size_t size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 }  // namespace
 
-std::shared_ptr<ThreadGroup::Exchange> ThreadGroup::post(const detail::Fingerprint& fingerprint,
+std::shared_ptr<ThreadGroup::Exchange> ThreadGroup::post(const detail::Seat& seat,
+                                                         const detail::Fingerprint& fingerprint,
                                                          const void* source,
                                                          std::int64_t memory_bytes) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<Exchange>& entry = exchanges_[fingerprint.sequence];
+  const Key key{seat.group, seat.ranks.front(), fingerprint.sequence};
+  std::shared_ptr<Exchange>& entry = exchanges_[key];
   if (!entry) {
-    entry = std::make_shared<Exchange>(size_);
+    entry = std::make_shared<Exchange>(key, seat.ranks);
   }
   Exchange& exchange = *entry;
   for (std::size_t r = 0; r < exchange.posted.size() && !exchange.mismatch; ++r) {
@@ -43,7 +52,7 @@ std::shared_ptr<ThreadGroup::Exchange> ThreadGroup::post(const detail::Fingerpri
       throw std::bad_alloc();
     }
   }
-  const auto me = static_cast<std::size_t>(fingerprint.rank);
+  const auto me = static_cast<std::size_t>(seat.index);
   exchange.fingerprints[me] = fingerprint;
   exchange.sources[me] = source;
   exchange.posted[me] = 1;
@@ -59,8 +68,9 @@ void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint
   while (!ready()) {
     if (exchange.mismatch) {
       // Ranks may wait in another order than the one they posted in: the oldest is the cause.
-      const auto oldest = std::ranges::find_if(
-          exchanges_, [](const auto& of) { return of.second->mismatch.has_value(); });
+      const auto oldest = std::ranges::find_if(exchanges_, [&](const auto& of) {
+        return of.first.is_of_same_group(exchange.key) && of.second->mismatch.has_value();
+      });
       fail(ErrorCode::kMismatch,
            oldest == exchanges_.end() ? *exchange.mismatch : *oldest->second->mismatch);
     }
@@ -82,12 +92,12 @@ void ThreadGroup::wait(Lock& lock, Exchange& exchange, const detail::Fingerprint
       }
     }
     if (detail::Clock::now() >= deadline) {
-      const std::string text =
-          detail::describe(mine) + " waited " +
-          detail::to_text(
-              std::chrono::duration_cast<detail::Milliseconds>(detail::Clock::now() - start)) +
-          " on rank " + std::to_string(mine.rank) + "; missing: " + list_missing(arrived) +
-          ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
+      const std::string text = detail::describe(mine) + " waited " +
+                               detail::to_text(std::chrono::duration_cast<detail::Milliseconds>(
+                                   detail::Clock::now() - start)) +
+                               " on rank " + std::to_string(mine.rank) +
+                               "; missing: " + list_missing(exchange.ranks, arrived) +
+                               ". Every rank must make this call; FSDP_TIMEOUT sets the limit";
       record_failure(mine.rank, text);
       fail(ErrorCode::kTimeout, text);
     }
@@ -107,7 +117,7 @@ void ThreadGroup::begin_reading(Exchange& exchange, const detail::Fingerprint& m
 void ThreadGroup::finish_reading(Exchange& exchange, const detail::Fingerprint& mine) {
   Lock lock(mutex_);
   --exchange.readers;
-  exchange.done[static_cast<std::size_t>(mine.rank)] = 1;
+  exchange.done[exchange.index_of(mine.rank)] = 1;
   changed_.notify_all();
   wait(lock, exchange, mine, exchange.done, [&] {
     return std::find(exchange.done.begin(), exchange.done.end(), 0) == exchange.done.end();
@@ -120,19 +130,18 @@ void ThreadGroup::stop_reading(Exchange& exchange) noexcept {
   changed_.notify_all();
 }
 
-void ThreadGroup::leave(Exchange& exchange, const detail::Fingerprint& mine,
-                        bool complete) noexcept {
+void ThreadGroup::leave(Exchange& exchange, int rank, bool complete) noexcept {
   Lock lock(mutex_);
   if (!complete) {
     if (!exchange.withdrawn_by) {
-      exchange.withdrawn_by = mine.rank;
+      exchange.withdrawn_by = rank;
       exchange.withdrawn_at = detail::Clock::now();
       changed_.notify_all();
     }
     changed_.wait(lock, [&] { return exchange.readers == 0; });
   }
-  if (++exchange.left == size_ && !exchange.is_void) {
-    exchanges_.erase(mine.sequence);
+  if (++exchange.left == exchange.ranks.size() && !exchange.is_void) {
+    exchanges_.erase(Key(exchange.key));  // a copy: the exchange goes with its entry
   }
 }
 
@@ -161,9 +170,14 @@ std::uint64_t ThreadGroup::recover(int rank) {
   if (!changed_.wait_for(lock, timeout_, [&] { return generation_ != before; })) {
     is_recovering_[static_cast<std::size_t>(rank)] = 0;
     fail(ErrorCode::kTimeout, "recover() on rank ", rank, " waited ", detail::to_text(timeout_),
-         "; missing: ", list_missing(wants_recovery_),
+         "; missing: ", list_missing(all_ranks(wants_recovery_.size()), wants_recovery_),
          ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
   }
+  return generation_;
+}
+
+std::uint64_t ThreadGroup::generation() {
+  std::lock_guard lock(mutex_);
   return generation_;
 }
 

@@ -14,7 +14,9 @@
 #include "comm/collective_log.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
+#include "comm/group_of_one.hpp"
 #include "comm/reduce_slices.hpp"
+#include "comm/seat.hpp"
 #include "comm/thread_group.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -22,10 +24,10 @@ namespace fsdp::comm {
 
 namespace {
 
-/// What a rank's collectives share.
+/// What a rank's collectives in one group share.
 struct Side {
   std::shared_ptr<ThreadGroup> group;
-  std::shared_ptr<detail::CollectiveLog> log;
+  detail::SeatPointer seat;
 };
 
 /// One rank's part of an exchange. `read` copies or sums from the peers' sources.
@@ -33,19 +35,19 @@ class ThreadsWork : public Work {
  public:
   ThreadsWork(Side side, const detail::Fingerprint& fingerprint, at::Tensor dst, at::Tensor src)
       : group_(std::move(side.group)),
-        log_(std::move(side.log)),
+        seat_(std::move(side.seat)),
         fingerprint_(fingerprint),
         dst_(std::move(dst)),
         src_(std::move(src)),
-        exchange_(
-            group_->post(fingerprint_, src_.defined() ? src_.const_data_ptr() : nullptr, -1)) {}
+        exchange_(group_->post(*seat_, fingerprint_,
+                               src_.defined() ? src_.const_data_ptr() : nullptr, -1)) {}
 
-  ~ThreadsWork() override { group_->leave(*exchange_, fingerprint_, complete_); }
+  ~ThreadsWork() override { group_->leave(*exchange_, fingerprint_.rank, complete_); }
 
   void wait() override {
     FSDP_ASSERT(!waited_, "a collective was waited for twice");
     waited_ = true;
-    detail::WaitRecord record(*log_, fingerprint_);
+    detail::WaitRecord record(*seat_->log, fingerprint_);
     group_->begin_reading(*exchange_, fingerprint_);
     try {
       read(exchange_->sources);
@@ -61,13 +63,14 @@ class ThreadsWork : public Work {
  protected:
   virtual void read(std::span<const void* const> sources) = 0;
 
-  std::size_t rank() const { return static_cast<std::size_t>(fingerprint_.rank); }
+  std::size_t rank() const { return static_cast<std::size_t>(seat_->index); }
   std::size_t slice_bytes() const { return static_cast<std::size_t>(fingerprint_.bytes); }
   const at::Tensor& dst() const { return dst_; }
+  const at::Tensor& src() const { return src_; }
 
  private:
   std::shared_ptr<ThreadGroup> group_;
-  std::shared_ptr<detail::CollectiveLog> log_;
+  detail::SeatPointer seat_;
   detail::Fingerprint fingerprint_;
   at::Tensor dst_;
   at::Tensor src_;
@@ -111,8 +114,8 @@ class ReduceScatterWork : public ThreadsWork {
     for (std::size_t r = 0; r < sources.size(); ++r) {
       slices[r] = static_cast<const std::byte*>(sources[r]) + rank() * slice_bytes();
     }
-    detail::reduce_slices(dst().mutable_data_ptr(), slices, dst().numel(), dst().scalar_type(),
-                          reduction_);
+    detail::reduce_slices(dst().mutable_data_ptr(), dst().scalar_type(), slices, dst().numel(),
+                          src().scalar_type(), reduction_);
   }
 
   Reduction reduction_;
@@ -145,13 +148,14 @@ class AgreeWork : public ThreadsWork {
 
 class ThreadsCommunicator : public Communicator {
  public:
-  ThreadsCommunicator(std::shared_ptr<ThreadGroup> group, int rank)
-      : side_{std::move(group), {}}, rank_(rank) {
-    side_.log = detail::CollectiveLog::create("threads", rank, size());
-  }
+  ThreadsCommunicator(std::shared_ptr<ThreadGroup> group, detail::SeatPointer seat,
+                      std::shared_ptr<detail::GroupNumbers> numbers)
+      : side_{std::move(group), std::move(seat)},
+        numbers_(std::move(numbers)),
+        generation_(side_.group->generation()) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return side_.group->size(); }
+  int rank() const override { return side_.seat->index; }
+  int size() const override { return side_.seat->size(); }
   std::string transport() const override { return "threads"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
@@ -183,29 +187,42 @@ class ThreadsCommunicator : public Communicator {
     side_.group->set_timeout(timeout);
   }
 
-  void recover() override {
-    generation_ = side_.group->recover(rank_);
-    sequence_ = 0;
-  }
+  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
+                                      const std::string& label) override;
 
-  std::uint64_t generation() const override { return generation_; }
+  void recover() override { side_.group->recover(side_.seat->rank()); }
+  std::uint64_t generation() const override { return side_.group->generation(); }
 
   void publish_failure(const std::string& text) noexcept override {
-    side_.group->publish_failure(rank_, text);
+    side_.group->publish_failure(side_.seat->rank(), text);
   }
 
  private:
   detail::Fingerprint next(const detail::Description& description) {
-    const auto fingerprint = detail::make_fingerprint(description, ++sequence_, rank_);
-    side_.log->start(fingerprint);
+    if (const std::uint64_t current = generation(); current != generation_) {
+      generation_ = current;
+      sequence_ = 0;
+    }
+    const auto fingerprint = detail::make_fingerprint(description, ++sequence_, *side_.seat);
+    side_.seat->log->start(fingerprint);
     return fingerprint;
   }
 
   Side side_;
-  const int rank_;
+  std::shared_ptr<detail::GroupNumbers> numbers_;
   std::uint64_t sequence_ = 0;
-  std::uint64_t generation_ = 0;
+  std::uint64_t generation_;  ///< that of `sequence_`
 };
+
+std::shared_ptr<Communicator> ThreadsCommunicator::split(const std::vector<int>& ranks,
+                                                         const std::string& label) {
+  auto seat =
+      detail::agree_on_split(*this, *side_.seat, *numbers_, ranks, label, side_.group->size());
+  if (seat->size() == 1) {
+    return detail::make_group_of_one(shared_from_this());
+  }
+  return std::make_shared<ThreadsCommunicator>(side_.group, std::move(seat), numbers_);
+}
 
 at::Tensor ThreadsCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
   const detail::DispatchGuard guard;
@@ -213,20 +230,20 @@ at::Tensor ThreadsCommunicator::shared_memory(std::int64_t bytes, const Label& l
   detail::Description description = detail::describe_agree(label);
   description.bytes = bytes;
   const detail::Fingerprint fingerprint = next(description);
-  const auto exchange = side_.group->post(fingerprint, nullptr, bytes);
+  const auto exchange = side_.group->post(*side_.seat, fingerprint, nullptr, bytes);
   std::shared_ptr<void> memory;
   bool complete = false;
-  detail::WaitRecord record(*side_.log, fingerprint);
+  detail::WaitRecord record(*side_.seat->log, fingerprint);
   try {
     side_.group->begin_reading(*exchange, fingerprint);
     memory = exchange->memory;
     side_.group->finish_reading(*exchange, fingerprint);
     complete = true;
   } catch (...) {
-    side_.group->leave(*exchange, fingerprint, complete);
+    side_.group->leave(*exchange, fingerprint.rank, complete);
     throw;
   }
-  side_.group->leave(*exchange, fingerprint, complete);
+  side_.group->leave(*exchange, fingerprint.rank, complete);
   record.complete();
   void* data = memory.get();
   return at::from_blob(data, {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte));
@@ -240,7 +257,9 @@ std::shared_ptr<ThreadGroup> make_thread_group(int size, detail::Milliseconds ti
 
 std::shared_ptr<Communicator> make_threads_communicator(std::shared_ptr<ThreadGroup> group,
                                                         int rank) {
-  return std::make_shared<ThreadsCommunicator>(std::move(group), rank);
+  auto seat = detail::whole_seat("threads", rank, group->size());
+  return std::make_shared<ThreadsCommunicator>(std::move(group), std::move(seat),
+                                               std::make_shared<detail::GroupNumbers>());
 }
 
 }  // namespace fsdp::comm

@@ -54,7 +54,8 @@ class Lock {
  public:
   explicit Lock(const std::string& path)
       : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    FSDP_CHECK(file_ >= 0, ErrorCode::kIo, "'", path, "' cannot be written: ", std::strerror(errno));
+    FSDP_CHECK(file_ >= 0, ErrorCode::kIo, "'", path,
+               "' cannot be written: ", std::strerror(errno));
     int locked = 0;
     do {
       locked = ::flock(file_, LOCK_EX);
@@ -76,7 +77,8 @@ class Lock {
 std::string file_name(const std::string& input, const std::string& tokenizer_path,
                       const TokenizeOptions& options) {
   Key key;
-  key.add(options.special_tokens ? "special" : "plain");
+  key.add(options.encode.special_tokens ? "special" : "plain");
+  key.add(options.encode.drop_unknown ? "dropped" : "all");
   key.add(options.end_files ? "ended" : "joined");
   const bool is_directory = fs::is_directory(input);
   for (const std::string& file :
@@ -88,8 +90,7 @@ std::string file_name(const std::string& input, const std::string& tokenizer_pat
     key.add_file(file);
   }
   const fs::path path = fs::absolute(input).lexically_normal();
-  const std::string stem =
-      (path.has_filename() ? path : path.parent_path()).stem().string();
+  const std::string stem = (path.has_filename() ? path : path.parent_path()).stem().string();
   return stem + "-" + key.hex() + ".bin";
 }
 

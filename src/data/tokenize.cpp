@@ -72,7 +72,7 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
                           .tokens = writer.tokens()});
       }
     };
-    tokenizer.encode(text, {.special_tokens = options.special_tokens}, sink);
+    tokenizer.encode(text, options.encode, sink);
     if (options.end_files) {
       const std::int64_t eos = *tokenizer.eos();
       writer.append({&eos, 1});

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "engine/slice.hpp"
 #include "engine/weight_store.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -19,38 +21,32 @@ std::int64_t align_up(std::int64_t bytes) {
 
 class AliasedStore : public WeightStore {
  public:
-  AliasedStore(comm::Communicator& communicator, memory::Ledger& ledger)
-      : communicator_(communicator), ledger_(ledger) {}
+  explicit AliasedStore(memory::Ledger& ledger) : ledger_(ledger) {}
 
   ~AliasedStore() override {
     works_.clear();
-    ledger_.remove(memory::Kind::kShards, shard_bytes_);
+    for (const Unit* unit : units_) {
+      strike_slice(ledger_, *unit);
+    }
   }
 
   void make_shards(std::vector<Unit>& units) override {
-    std::int64_t bytes = 0;
-    for (const Unit& unit : units) {
-      bytes += align_up(unit.padded_bytes());
-    }
-    memory_ = communicator_.shared_memory(bytes, {.name = "shared weights"});
-    FSDP_CHECK(memory_.defined(), ErrorCode::kUnsupported,
-               "[fully_shard] Store::kAliased needs memory that all ranks share; transport \"",
-               communicator_.transport(),
-               "\" has none here (are all ranks on one host?). Use Store::kSlots");
-    char* next = static_cast<char*>(memory_.data_ptr());
-    for (Unit& unit : units) {
-      addresses_.push_back(next);
-      unit.flat_shard = at::from_blob(next + unit.shard_bytes() * communicator_.rank(),
-                                      {unit.layout->shard_numel()}, unit.dtype);
-      shard_bytes_ += unit.shard_bytes();
-      next += align_up(unit.padded_bytes());
-    }
-    ledger_.add(memory::Kind::kShards, shard_bytes_);
+    addresses_.resize(units.size());
     works_.resize(units.size());
+    // In the units' order, which is the same on all ranks.
+    for (Unit& unit : units) {
+      comm::Communicator* group = unit.placement.shard;
+      if (group != nullptr && std::ranges::find(groups_, group) == groups_.end()) {
+        groups_.push_back(group);
+        make_memory(*group, units);
+      }
+      group_of_.push_back(group);
+    }
   }
 
   void start(const Unit& unit, int index, int /*slot*/) override {
-    works_[static_cast<std::size_t>(index)] = communicator_.agree({index, unit.name});
+    works_[static_cast<std::size_t>(index)] = 
+        group_of_[static_cast<std::size_t>(index)]->agree({index, unit.name});
   }
 
   void wait(int index) override {
@@ -73,19 +69,50 @@ class AliasedStore : public WeightStore {
   bool needs_fence() const override { return true; }
 
  private:
-  comm::Communicator& communicator_;
+  /// One piece of memory for all units that this group gathers.
+  void make_memory(comm::Communicator& group, std::vector<Unit>& units) {
+    std::int64_t bytes = 0;
+    for (const Unit& unit : units) {
+      bytes += unit.placement.shard == &group ? align_up(unit.gathered_bytes()) : 0;
+    }
+    at::Tensor memory = group.shared_memory(bytes, {.name = "shared weights"});
+    FSDP_CHECK(memory.defined(), ErrorCode::kUnsupported,
+               "[fully_shard] Store::kAliased needs memory that the ranks which gather from each "
+               "other share; transport \"",
+               group.transport(),
+               "\" has none here (are they all on one host?). Use Store::kSlots");
+    char* next = static_cast<char*>(memory.data_ptr());
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      Unit& unit = units[i];
+      if (unit.placement.shard != &group) {
+        continue;
+      }
+      addresses_[i] = next;
+      unit.placement.secondary = nullptr;  // nothing moves: there is nothing to save
+      const std::int64_t offset =
+          unit.placement.give.first *
+                                  unit.layout->shard_numel() * Unit::itemsize_of(unit.param_dtype);
+      set_slice(unit, at::from_blob(next + offset, {unit.slice_numel()}, unit.param_dtype));
+      enter_slice(ledger_, unit);
+      units_.push_back(&unit);
+      next += align_up(unit.gathered_bytes());
+    }
+    memories_.push_back(std::move(memory));
+  }
+
   memory::Ledger& ledger_;
-  at::Tensor memory_;
+  std::vector<comm::Communicator*> groups_;    ///< distinct
+  std::vector<comm::Communicator*> group_of_;  ///< by unit
+  std::vector<at::Tensor> memories_;           ///< by group
+  std::vector<const Unit*> units_;
   std::vector<void*> addresses_;
   std::vector<std::unique_ptr<comm::Work>> works_;
-  std::int64_t shard_bytes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStore> make_aliased_store(comm::Communicator& communicator,
-                                                memory::Ledger& ledger) {
-  return std::make_unique<AliasedStore>(communicator, ledger);
+std::unique_ptr<WeightStore> make_aliased_store(memory::Ledger& ledger) {
+  return std::make_unique<AliasedStore>(ledger);
 }
 
 }  // namespace fsdp::engine

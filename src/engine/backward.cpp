@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "engine/saved_tensors.hpp"
 #include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -112,7 +113,8 @@ class AutogradEngine : public torch::autograd::Engine {
     return inner_.make_anomaly_metadata();
   }
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return inner_.get_default_saved_variable_hooks();
+    SavedTensorPolicy* policy = SavedTensorScope::current();
+    return policy != nullptr ? policy->make_hooks() : inner_.get_default_saved_variable_hooks();
   }
 
  private:

@@ -14,19 +14,7 @@
 namespace fsdp::engine {
 
 using schedule::Action;
-using schedule::ActionKind;
 using schedule::Pass;
-
-namespace {
-
-void check_lives_in_shards(const Parameter& parameter, const char* where) {
-  FSDP_CHECK(parameter.tensor.storage().unsafeGetStorageImpl() == parameter.storage->key(),
-             ErrorCode::kInvalidArgument, "[", where, "] parameter \"", parameter.name,
-             "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
-             "fully_shard() takes weights out. Convert the module before sharding it");
-}
-
-}  // namespace
 
 // --- touches ---------------------------------------------------------------------------------
 
@@ -58,18 +46,24 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     check_before_forward();
     pass = records_graph ? Pass::kForward : Pass::kEvaluation;
     if (pass == Pass::kForward) {
+      check_loss_scaled();
       print_promise();
     }
   }
   check_versions(units, pass);
-  is_read_since_fence_ = true;
+  pass_ = pass;
   ++counters_.touches;
   for (int unit : units) {
     emit(trace::EventKind::kTouch, unit);
   }
+  const std::vector<int> bundles = bundles_of(units);
+  if (bundles.empty()) {
+    return;
+  }
+  is_read_since_fence_ = true;
   const std::vector<Action>* actions = nullptr;
   try {
-    actions = &schedule_->touch(units, pass, signature);
+    actions = &schedule_->touch(bundles, pass, signature);
   } catch (const Error& error) {
     std::string names;
     for (int unit : units) {
@@ -77,7 +71,8 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     }
     // Operators that still run on other threads may hold slots as well.
     const int extra_slots =
-        std::max(static_cast<int>(units.size()) - 1 - options_.prefetch, options_.extra_slots + 1);
+        std::max(static_cast<int>(bundles.size()) - 1 - options_.prefetch,
+                 options_.extra_slots + 1);
     fail(error.code(), "[touch] ", op, " takes weights of the units ", names, ": ", error.text(),
          ". Set Options::extra_slots to ", extra_slots,
          " or more, or put these weights into one unit");
@@ -85,7 +80,7 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   try {
     execute(*actions);
   } catch (...) {
-    schedule_->release(units);
+    schedule_->release(bundles);
     throw;
   }
 }
@@ -96,11 +91,36 @@ void Engine::release(std::span<const int> units) noexcept {
     return;
   }
   try {
-    execute(schedule_->release(units));
+    const std::vector<int> bundles = bundles_of(units);
+    if (!bundles.empty()) {
+      execute(schedule_->release(bundles));
+    }
   } catch (...) {
     // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws what
     // execute() recorded.
   }
+}
+
+std::vector<int> Engine::bundles_of(std::span<const int> units) const {
+  std::vector<int> bundles;
+  for (int unit : units) {
+    if (!at(unit).placement.is_resident()) {
+      bundles.push_back(at(unit).bundle);
+    }
+  }
+  std::ranges::sort(bundles);
+  bundles.erase(std::ranges::unique(bundles).begin(), bundles.end());
+  return bundles;
+}
+
+void Engine::check_lives_in_shards(const Parameter& parameter, const char* where) {
+  const c10::StorageImpl* storage = parameter.tensor.storage().unsafeGetStorageImpl();
+  const bool is_whole =
+      parameter.whole_storage != nullptr && storage == parameter.whole_storage->key();
+  FSDP_CHECK(is_whole || storage == parameter.storage->key(), ErrorCode::kInvalidArgument, "[",
+             where, "] parameter \"", parameter.name,
+             "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
+             "fully_shard() takes weights out. Convert the module before sharding it");
 }
 
 void Engine::check_before_forward() {
@@ -113,6 +133,9 @@ void Engine::check_before_forward() {
     }
   }
   is_forward_checked_ = true;
+  for (CastBuffer& buffer : cast_buffers_) {
+    buffer.sync();
+  }
   // Stale copies go before any unit is gathered ahead, not at its touch.
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
     refresh(unit);
@@ -122,12 +145,17 @@ void Engine::check_before_forward() {
 void Engine::shard_written(int index) {
   std::lock_guard lock(mutex_);
   check_usable();
-  if (is_read_since_fence_ && store_->needs_fence()) {
-    // Peers may still read this shard in place: operators that ran after backward's own fence.
-    execute(std::vector<Action>{{ActionKind::kFence}});
+  FSDP_CHECK(is_backward_open_ || !sink_->has_deferred(), ErrorCode::kInvalidArgument,
+             "[optimizer] the shards of unit \"", at(index).name,
+             "\" are about to change while gradients wait to be reduced: they would be missing in "
+             "this step. Call set_gradient_sync(GradientSync::kEveryBackward) before the last "
+             "backward of a step, or zero_grad() to forget them");
+  Unit& unit = at(index);
+  if (is_read_since_fence_ && store_->needs_fence() && !unit.placement.is_resident()) {
+    // Peers may still read this shard in place: operators that ran after the last fence.
+    fence();
   }
   is_forward_checked_ = false;
-  Unit& unit = at(index);
   unit.flat_shard.unsafeGetTensorImpl()->bump_version();
   if (!unit.was_in_forward && !unit.were_weights_bumped) {
     bump_weights(unit);
@@ -147,6 +175,9 @@ void Engine::bump_weights(Unit& unit) {
 void Engine::refresh(int index) {
   Unit& unit = at(index);
   const std::uint32_t version = unit.shard_version();
+  if (unit.placement.is_resident()) {
+    renew_slice(index);  // there is no gather that would do it
+  }
   if (version == unit.seen_version) {
     return;
   }
@@ -156,8 +187,9 @@ void Engine::refresh(int index) {
   }
   unit.seen_version = version;
   unit.was_in_forward = false;
-  if (!schedule_->is_pinned(index) && full_depth_ == 0) {
-    execute(schedule_->invalidate(index));
+  unit.has_secondary = false;
+  if (!schedule_->is_pinned(unit.bundle) && full_depth_ == 0) {
+    execute(schedule_->invalidate(unit.bundle));
   }
 }
 
@@ -189,107 +221,6 @@ void Engine::refuse_grad_use(const Hit& hit, const char* op) {
        "nothing");
 }
 
-// --- backward --------------------------------------------------------------------------------
-
-void Engine::ensure_backward() {
-  if (is_backward_open_) {
-    return;
-  }
-  join_backward(weak_from_this());
-  is_backward_open_ = true;
-  has_gradients_ = false;
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    schedule_->set_trainable(static_cast<int>(unit), units_[unit].is_trainable());
-  }
-}
-
-void Engine::backward_died() noexcept {
-  std::lock_guard lock(mutex_);
-  is_backward_dead_ = true;
-}
-
-void Engine::recover_from_dead_backward() {
-  if (std::exchange(is_backward_dead_, false)) {
-    is_backward_open_ = false;
-    for (Unit& unit : units_) {
-      unit.was_in_forward = false;
-    }
-    execute(schedule_->abort_backward(), /*keeps_gradients=*/false);
-  }
-}
-
-void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) {
-  std::lock_guard lock(mutex_);
-  c10::NoGradGuard no_grad;
-  check_usable();
-  recover_from_dead_backward();
-  ensure_backward();
-  Unit& unit = at(index);
-  Parameter& parameter = unit.parameters[static_cast<std::size_t>(parameter_index)];
-  check_lives_in_shards(parameter, "backward");
-  has_gradients_ = true;
-  if (unit.is_optional && !schedule_->is_current(index)) {
-    // Whether an operator of this backward takes the weights depends on what ran in forward, which
-    // ranks that only take part cannot know: so it is always touched.
-    touch_briefly({&index, 1}, "its gradient");
-  }
-  execute(schedule_->gradient(index));
-  at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
-  sink_->collect(index, parameter_index, grad);
-  bool is_complete = true;
-  for (const Parameter& other : unit.parameters) {
-    is_complete = is_complete && (other.fired > 0 || !other.tensor.requires_grad());
-  }
-  if (is_complete) {
-    execute(schedule_->gradients_complete(index));
-  }
-}
-
-void Engine::end_backward() {
-  std::lock_guard lock(mutex_);
-  c10::NoGradGuard no_grad;
-  check_usable();
-  is_backward_open_ = false;
-  is_forward_checked_ = false;
-  // autograd::grad reaches no parameter's accumulation: there is nothing to reduce then.
-  execute(schedule_->end_backward(has_gradients_));
-  emit(trace::EventKind::kBackwardEnd, -1);
-  set_guard_grads();
-  for (Unit& unit : units_) {
-    unit.was_in_forward = false;
-  }
-  if (!has_finished_a_backward_) {
-    has_finished_a_backward_ = true;
-    check_unused_parameters();
-  }
-}
-
-void Engine::set_guard_grads() {
-  for (Unit& unit : units_) {
-    for (Parameter& parameter : unit.parameters) {
-      if (parameter.tensor.requires_grad()) {
-        parameter.tensor.mutable_grad() = parameter.grad_guard;
-      }
-    }
-  }
-}
-
-void Engine::check_unused_parameters() {
-  for (const Unit& unit : units_) {
-    for (const Parameter& parameter : unit.parameters) {
-      // The registry's handle and ours: no member holds this tensor.
-      const bool is_held_by_registry_alone = parameter.tensor.use_count() == 2;
-      FSDP_CHECK(
-          parameter.was_touched || !parameter.has_member || !parameter.tensor.requires_grad() ||
-              !is_held_by_registry_alone || !parameter.aliases.empty(),
-          ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
-          "\" is registered but no operator took it and no member holds it: was another "
-          "tensor assigned to the member? That does not tie weights. Use fsdp::tie_weights(), or "
-          "remove the registered parameter");
-    }
-  }
-}
-
 // --- what the facade asks --------------------------------------------------------------------
 
 void Engine::reshard() {
@@ -304,11 +235,7 @@ void Engine::zero_grad() {
   std::lock_guard lock(mutex_);
   check_usable();
   recover_from_dead_backward();
-  for (Unit& unit : units_) {
-    for (Parameter& parameter : unit.parameters) {
-      parameter.shard.mutable_grad().reset();
-    }
-  }
+  sink_->zero();
 }
 
 Counters Engine::counters() const {
@@ -324,12 +251,39 @@ void Engine::reset_counters() {
   counters_.prefetch_misses = schedule_->misses();
 }
 
+OperandCast Engine::cast_of(int unit) const {
+  const Unit& of = at(unit);
+  return {.operands = of.casts_operands, .results = of.result_dtype};
+}
+
+const std::vector<NamedBuffer>& Engine::buffers() {
+  std::lock_guard lock(mutex_);
+  for (CastBuffer& buffer : cast_buffers_) {
+    buffer.sync();
+  }
+  return buffers_;
+}
+
+void Engine::set_loss_scaled() {
+  std::lock_guard lock(mutex_);
+  is_loss_scaled_ = true;
+}
+
+void Engine::check_loss_scaled() const {
+  FSDP_CHECK(is_loss_scaled_ || options_.precision.param != at::kHalf ||
+                 options_.precision.allow_unscaled,
+             ErrorCode::kInvalidArgument,
+             "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
+             "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
+             "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
+}
+
 bool Engine::is_unsharded(int unit) {
   std::lock_guard lock(mutex_);
   if (is_stale()) {
     start_over();
   }
-  return schedule_->is_unsharded(unit);
+  return schedule_->is_unsharded(at(unit).bundle);
 }
 
 bool Engine::owns(const at::Tensor& tensor) const {

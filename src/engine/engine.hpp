@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/bundle.hpp"
 #include "engine/grad_sink.hpp"
 #include "engine/partition.hpp"
+#include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "engine/unit.hpp"
 #include "engine/weight_store.hpp"
@@ -38,6 +40,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void release(std::span<const int> units) noexcept override;
   void shard_written(int unit) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
+  OperandCast cast_of(int unit) const override;
 
   /// A gradient of the module's tensor is there; called by autograd.
   void gradient(int unit, int parameter, const at::Tensor& tensor);
@@ -53,12 +56,17 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
 
   void reshard();
   void zero_grad();
+  void set_gradient_sync(GradientSync sync);
+  void set_gradient_divisor(double divisor);
   /// Returns which scope it is, for end_full().
   std::uint64_t begin_full(bool writeback);
   void end_full(std::uint64_t scope) noexcept;
 
   const std::vector<Unit>& units() const { return units_; }
-  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  /// What is saved of the module's buffers.
+  const std::vector<NamedBuffer>& buffers();
+  /// Losses are scaled from now on.
+  void set_loss_scaled();
   const World& world() const { return world_; }
   memory::Ledger& ledger() { return ledger_; }
   memory::Bytes promise() const { return promise_; }
@@ -74,24 +82,43 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
  private:
   Engine(Partition partition, const World& world, Options options);
   void set_up();
+  void check_options() const;
+  void place_units();
+  Groups groups_of_mesh() const;
+  void make_stores();
   void make_schedule();
   void make_views(int unit);
   void install_hooks(int unit);
   void set_guard_grads();
 
   bool is_stale() const;
-  void execute(const std::vector<schedule::Action>& actions, bool keeps_gradients = true);
+  void execute(const std::vector<schedule::Action>& actions);
+  /// Does what ranks do together: a failure is the group's.
+  template <class Action>
+  void together(Action action);
+  void fence();
+  void hand_out_gradients();
+  void drop_gradients();
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
   void free(const schedule::Action& action);
-  void count_gather(const Unit& unit);
+  void count_gather(const Unit& unit, at::ScalarType dtype);
+  void renew_slice(int unit);
+  /// The bundles of these units that are gathered, ascending.
+  std::vector<int> bundles_of(std::span<const int> units) const;
   void emit(trace::EventKind kind, int unit, int slot = -1);
+  void emit_reduced(trace::EventKind kind, const schedule::Action& action);
   void emit_bytes(trace::EventKind kind, int unit, int slot);
 
   void ensure_backward();
+  bool is_complete(int bundle) const;
+  void follow_requires_grad();
+  void update_promise();
   void recover_from_dead_backward();
   void record_failure();
   void start_over();
+  /// `where`: what the error names.
+  static void check_lives_in_shards(const Parameter& parameter, const char* where);
   void check_before_forward();
   void check_versions(std::span<const int> units, schedule::Pass pass);
   void refresh(int unit);
@@ -99,6 +126,10 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void check_unused_parameters();
   std::string describe(const Hit& hit) const;
   void print_promise();
+  void check_loss_scaled() const;
+  void cast_buffers();
+  void show_whole(int index, void* base);
+  static void hide_whole(Unit& unit);
 
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
@@ -107,16 +138,21 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   World world_;
   comm::Communicator& communicator_;
   Options options_;
-  int root_;
   memory::Ledger ledger_;
   memory::Bytes promise_;
   std::vector<Unit> units_;
+  std::optional<Bundles> bundles_;
+  std::optional<int> root_;        ///< bundle of the root unit
+  std::optional<int> replicated_;  ///< bundle of Options::replicate_below
   std::vector<NamedBuffer> buffers_;
+  std::vector<bool> low_buffers_;  ///< which of them are to be cast
+  std::vector<CastBuffer> cast_buffers_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
   schedule::Config schedule_config_;
   std::optional<schedule::Schedule> schedule_;
 
+  schedule::Pass pass_ = schedule::Pass::kForward;  ///< of the last touch
   bool is_backward_open_ = false;
   bool is_backward_dead_ = false;  ///< what it left is cleared at the next call
   bool has_gradients_ = false;     ///< in this backward
@@ -124,6 +160,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool is_read_since_fence_ = false;
   bool has_finished_a_backward_ = false;
   bool has_printed_promise_ = false;
+  bool is_loss_scaled_ = false;
   std::exception_ptr failure_;
   std::uint64_t generation_ = 0;  ///< the communicator's, at the last call
 

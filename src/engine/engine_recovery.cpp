@@ -64,8 +64,11 @@ void Engine::start_over() {
   store_->drop_works();
   sink_->start_over();
   for (Unit& unit : units_) {
-    unit.remove();
+    hide_whole(unit);
+    unit.rest();
     unit.was_in_forward = false;
+    unit.has_secondary = false;
+    unit.is_slice_current = false;
     for (Parameter& parameter : unit.parameters) {
       parameter.tensor.mutable_grad().reset();  // one that was refused may have stayed
     }

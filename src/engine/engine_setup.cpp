@@ -2,6 +2,7 @@
 /// From a module in one piece to shards: the part of the engine that runs once.
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -12,6 +13,7 @@
 #include "engine/backward.hpp"
 #include "engine/engine.hpp"
 #include "engine/manifest.hpp"
+#include "engine/slice.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -22,6 +24,12 @@ namespace {
 std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor.strides().vec()
                                                : tensor.contiguous().strides().vec();
+}
+
+/// What this rank's optimizer owns of a whole unit.
+at::Tensor own_slices(const Unit& unit, const at::Tensor& whole) {
+  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
+                      unit.shard_numel());
 }
 
 /// A part of the flat shard with the touch key, so that writes to it are noticed.
@@ -56,59 +64,25 @@ Engine::Engine(Partition partition, const World& world, Options options)
     : world_(world),
       communicator_(world.communicator()),
       options_(std::move(options)),
-      root_(partition.root),
       units_(std::move(partition.units)),
-      buffers_(std::move(partition.buffers)) {}
+      bundles_(units_),
+      root_(partition.root),
+      replicated_(partition.replicated),
+      buffers_(std::move(partition.buffers)),
+      low_buffers_(std::move(partition.low_buffers)) {}
 
 void Engine::set_up() {
   c10::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
-             options_.prefetch, ", must be 0 or more");
-  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0, ErrorCode::kInvalidArgument,
-             "[fully_shard] align_bytes is ", options_.align_bytes, " and extra_slots ",
-             options_.extra_slots, ", neither may be negative");
-  for (Unit& unit : units_) {
-    std::vector<std::int64_t> numels;
-    for (Parameter& parameter : unit.parameters) {
-      parameter.strides = dense_strides(parameter.tensor);
-      numels.push_back(parameter.numel);
-    }
-    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / unit.itemsize());
-    unit.layout = std::make_unique<layout::UnitLayout>(std::move(numels), world_.size(), align);
-  }
+  check_options();
+  place_units();
   agree_on_manifest(communicator_, units_, options_);
   if (options_.initial_weights == InitialWeights::kCheckEqual) {
     check_equal_weights(communicator_, units_);
   }
-
-  const int count = static_cast<int>(units_.size());
-  const int others = count - (root_ >= 0 ? 1 : 0);
-  const bool keeps_root = options_.keep_root && root_ >= 0;
-  schedule::Config& config = schedule_config_;
-  config = {.units = count,
-            .root = root_,
-            .keep_root = keeps_root,
-            .prefetch = options_.prefetch,
-            .slots = 1 + options_.prefetch + options_.extra_slots,
-            .reduce_buffers = std::clamp(others, 1, 2)};
-  const StoreConfig store_config{.slots = config.slots, .kept_unit = keeps_root ? root_ : -1};
-  const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
-                                     [](const Unit& unit) { return unit.device.is_cpu(); });
-  const bool is_aliased =
-      options_.store == Store::kAliased ||
-      (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
-  store_ = is_aliased ? make_aliased_store(communicator_, ledger_)
-                      : make_slot_store(communicator_, ledger_, store_config);
-  config.fence = store_->needs_fence();
+  make_stores();
   make_schedule();
-  store_->make_shards(units_);
-  sink_ = std::make_unique<GradSink>(communicator_, ledger_, units_, root_, config.reduce_buffers);
-  const std::int64_t staging =
-      communicator_.reserve_staging(largest_padded_bytes(units_, /*except=*/-1), 1);
-  ledger_.add(memory::Kind::kStaging, staging);
-
-  for (int unit = 0; unit < count; ++unit) {
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
     make_views(unit);
     install_hooks(unit);
   }
@@ -121,17 +95,141 @@ void Engine::set_up() {
       }
     }
   }
-
+  cast_buffers();
   generation_ = communicator_.generation();
+  update_promise();
+}
+
+void Engine::check_options() const {
+  FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
+             options_.prefetch, ", must be 0 or more");
+  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0 &&
+                 options_.replicate_below >= 0,
+             ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
+             ", extra_slots ", options_.extra_slots, " and replicate_below ",
+             options_.replicate_below, ", none may be negative");
+}
+
+/// Which slices of each unit are whose.
+void Engine::place_units() {
+  const Groups mesh = groups_of_mesh();
+  for (Unit& unit : units_) {
+    unit.placement = make_placement(unit.placement.strategy, communicator_, mesh);
+    unit.is_kept = !unit.placement.is_resident() &&
+                   (unit.is_kept || unit.placement.strategy == Strategy::kShardGrad ||
+                    (options_.keep_root && unit.bundle == root_));
+    std::vector<std::int64_t> numels;
+    for (Parameter& parameter : unit.parameters) {
+      parameter.strides = dense_strides(parameter.tensor);
+      numels.push_back(parameter.numel);
+    }
+    const std::int64_t smallest =
+        std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
+                  Unit::itemsize_of(unit.reduce_dtype)});
+    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
+    unit.layout =
+        std::make_unique<layout::UnitLayout>(std::move(numels), unit.placement.slices, align);
+    const SliceRun& own = unit.placement.own;
+    for (int i = 0; i < unit.layout->parameters(); ++i) {
+      Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
+      parameter.piece = unit.layout->piece(i, own.first, own.count);
+      parameter.answered = unit.layout->piece(i, unit.placement.answers_for);
+      // From the start of that slice to the start of the parameter's shard.
+      parameter.answered.shard_offset =
+          parameter.answered.numel == 0
+              ? 0
+              : parameter.answered.shard_offset - parameter.piece.shard_offset +
+                    (unit.placement.answers_for - own.first) * unit.layout->shard_numel();
+    }
+  }
+}
+
+Groups Engine::groups_of_mesh() const {
+  const bool needs_mesh = options_.strategy == Strategy::kHybrid ||
+                          options_.strategy == Strategy::kHybridOptimizer ||
+                          options_.strategy == Strategy::kSecondaryShard;
+  const std::optional<DeviceMesh>& mesh = options_.mesh;
+  FSDP_CHECK(mesh.has_value() == needs_mesh, ErrorCode::kInvalidArgument,
+             "[fully_shard] the strategy ", to_string(options_.strategy),
+             needs_mesh ? " needs Options::mesh, which says who is whose replica"
+                        : " has no use for Options::mesh: take a hybrid strategy, or leave it out");
+  if (!needs_mesh) {
+    return {};
+  }
+  FSDP_CHECK(&mesh->world().communicator() == &communicator_, ErrorCode::kInvalidArgument,
+             "[fully_shard] Options::mesh is of another world than the one that is sharded over");
+  return {.shard = &mesh->shard().communicator(), .replicate = &mesh->replicate().communicator()};
+}
+
+void Engine::make_stores() {
+  std::vector<int> kept, own_buffers;
+  int others = 0;
+  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
+    const auto members = bundles_->members(bundle);
+    if (std::ranges::any_of(members, [&](int unit) { return at(unit).is_kept; })) {
+      kept.push_back(bundle);
+    }
+    const bool is_spread_over_backward = bundle == root_ || bundle == replicated_;
+    if (is_spread_over_backward && bundles_->count() > 1) {
+      own_buffers.push_back(bundle);
+    } else {
+      ++others;
+    }
+  }
+  schedule_config_ = {.units = bundles_->count(),
+                      .prefetch = options_.prefetch,
+                      .slots = 1 + options_.prefetch + options_.extra_slots,
+                      .reduce_buffers = std::clamp(others, 1, 2),
+                      .kept = kept,
+                      .own_buffers = own_buffers};
+  const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
+                                     [](const Unit& unit) { return unit.device.is_cpu(); });
+  const bool is_aliased =
+      options_.store == Store::kAliased ||
+      (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
+  store_ = is_aliased
+               ? make_aliased_store(ledger_)
+               : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
+  store_->make_shards(units_);
+  for (Unit& unit : units_) {
+    if (unit.placement.is_resident()) {
+      set_slice(unit, at::zeros({unit.slice_numel()},
+                                at::TensorOptions(unit.param_dtype).device(unit.device)));
+      enter_slice(ledger_, unit);
+    }
+  }
+  sink_ = std::make_unique<GradSink>(
+      communicator_, ledger_, units_, *bundles_,
+      SinkConfig{.buffers = schedule_config_.reduce_buffers, .own_buffers = own_buffers},
+      counters_);
+  sink_->set_divisor(options_.reduction == Reduction::kMean ? world_.size() : 1.0);
+}
+
+/// What is entered now, and what an optimizer will add.
+void Engine::update_promise() {
   promise_ = ledger_.live();
-  promise_[memory::Kind::kMoments] = promise_[memory::Kind::kShards] * options_.moments;
+  promise_[memory::Kind::kMoments] = 0;
+  for (const Unit& unit : units_) {
+    if (unit.flat_grad_shard.defined()) {
+      promise_[memory::Kind::kMoments] += unit.shard_bytes() * options_.moments;
+    }
+  }
+}
+
+void Engine::cast_buffers() {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (low_buffers_[i]) {
+      cast_buffers_.emplace_back(buffers_[i].buffer, *options_.precision.buffers);
+      buffers_[i].buffer = cast_buffers_.back().saved();
+    }
+  }
 }
 
 void Engine::make_schedule() {
   schedule_.emplace(schedule_config_);
-  for (int unit = 0; unit < schedule_config_.units; ++unit) {
-    if (at(unit).is_optional) {
-      schedule_->set_optional(unit);
+  for (const Unit& unit : units_) {
+    if (unit.is_optional) {
+      schedule_->set_optional(unit.bundle);
     }
   }
 }
@@ -140,11 +238,11 @@ void Engine::make_schedule() {
 /// empty until gathered.
 void Engine::make_views(int index) {
   Unit& unit = at(index);
-  const int rank = communicator_.rank();
   // A reduce buffer serves as the place where the unit is whole once more.
-  at::Tensor whole = sink_->spare_view(index);
+  at::Tensor whole = sink_->spare_memory(index);
   whole.zero_();
-  const bool own_values = options_.initial_weights == InitialWeights::kCheckEqual || rank == 0;
+  const bool own_values =
+      options_.initial_weights == InitialWeights::kCheckEqual || communicator_.rank() == 0;
   for (int i = 0; own_values && i < unit.layout->parameters(); ++i) {
     const Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     whole.narrow(0, unit.layout->offset(i), parameter.numel)
@@ -154,23 +252,19 @@ void Engine::make_views(int index) {
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     communicator_.broadcast(whole, 0, {index, unit.name})->wait();
   }
-  const std::int64_t shard_numel = unit.layout->shard_numel();
-  unit.flat_shard.copy_(whole.narrow(0, shard_numel * rank, shard_numel));
+  unit.flat_shard.copy_(own_slices(unit, whole));
 
   register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
                    /*parameter=*/0, StorageRole::kShard);
-  unit.flat_shard = tagged_part(unit.flat_shard, 0, shard_numel);
+  unit.flat_shard = tagged_part(unit.flat_shard, 0, unit.shard_numel());
+  const at::Tensor like = at::empty({0}, at::TensorOptions(unit.param_dtype).device(unit.device));
   for (int i = 0; i < unit.layout->parameters(); ++i) {
     Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
-    parameter.piece = unit.layout->piece(i, rank);
     parameter.shard =
         tagged_part(unit.flat_shard, parameter.piece.shard_offset, parameter.piece.numel);
     parameter.shard.set_requires_grad(parameter.tensor.requires_grad());
-    parameter.grad_shard =
-        unit.flat_grad_shard.narrow(0, parameter.piece.shard_offset, parameter.piece.numel)
-            .detach();
 
-    const std::int64_t bytes = parameter.numel * unit.itemsize();
+    const std::int64_t bytes = parameter.numel * Unit::itemsize_of(unit.param_dtype);
     parameter.storage =
         std::make_unique<FlatStorage>(bytes, unit.device, freed_message(parameter, unit.name));
     parameter.grad_guard_storage = std::make_unique<FlatStorage>(
@@ -179,13 +273,13 @@ void Engine::make_views(int index) {
     register_storage(parameter.storage->key(), weak_from_this(), index, i, StorageRole::kWeight);
     register_storage(parameter.grad_guard_storage->key(), weak_from_this(), index, i,
                      StorageRole::kGradGuard);
-    const at::Tensor like = parameter.tensor.detach();
     parameter.grad_guard =
         parameter.grad_guard_storage->tagged_view(like, parameter.sizes, parameter.strides);
     parameter.tensor.set_data(
         parameter.storage->tagged_view(like, parameter.sizes, parameter.strides));
   }
   unit.seen_version = unit.shard_version();
+  unit.rest();
 }
 
 void Engine::install_hooks(int index) {
@@ -227,69 +321,6 @@ void Engine::print_promise() {
     std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
                  units_.size(), world_.size(), memory::format(promise_).c_str());
   }
-}
-
-// --- full parameters -------------------------------------------------------------------------
-
-std::uint64_t Engine::begin_full(bool writeback) {
-  std::lock_guard lock(mutex_);
-  c10::NoGradGuard no_grad;
-  check_usable();
-  recover_from_dead_backward();
-  FSDP_CHECK(!is_backward_open_, ErrorCode::kInvalidArgument,
-             "[full_parameters] a backward is under way");
-  if (full_depth_ > 0) {
-    FSDP_CHECK(!writeback || full_writeback_, ErrorCode::kInvalidArgument,
-               "[full_parameters] a scope with writeback inside one without it");
-    ++full_depth_;
-    return full_scope_;
-  }
-  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  execute(schedule_->reshard());
-  try {
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      Unit& unit = units_[i];
-      at::Tensor whole = at::empty({unit.layout->padded_numel()},
-                                   at::TensorOptions(unit.dtype).device(unit.device));
-      ledger_.add(memory::Kind::kFullScope, unit.padded_bytes());
-      full_bytes_ += unit.padded_bytes();
-      // A name of its own, lest it pass for the same unit's gather in a peer's forward.
-      communicator_.all_gather(whole, unit.flat_shard, {.name = "full_parameters: " + unit.name})
-          ->wait();
-      count_gather(unit);
-      schedule_->hold(static_cast<int>(i));
-      unit.install(whole.data_ptr());
-      full_buffers_.push_back(std::move(whole));
-    }
-  } catch (...) {
-    record_failure();
-    std::rethrow_exception(failure_);
-  }
-  full_writeback_ = writeback;
-  full_depth_ = 1;
-  return ++full_scope_;
-}
-
-void Engine::end_full(std::uint64_t scope) noexcept {
-  std::lock_guard lock(mutex_);
-  const bool is_over = full_depth_ == 0 || scope != full_scope_ || is_stale();
-  if (is_over || failure_ != nullptr || --full_depth_ > 0) {
-    return;
-  }
-  c10::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    Unit& unit = units_[i];
-    if (full_writeback_) {
-      const std::int64_t numel = unit.layout->shard_numel();
-      unit.flat_shard.copy_(full_buffers_[i].narrow(0, numel * communicator_.rank(), numel));
-    }
-    unit.remove();
-    schedule_->unhold(static_cast<int>(i));
-  }
-  full_buffers_.clear();
-  ledger_.remove(memory::Kind::kFullScope, std::exchange(full_bytes_, 0));
-  full_writeback_ = false;
 }
 
 }  // namespace fsdp::engine

@@ -10,11 +10,16 @@
 #include <sstream>
 #include <string_view>
 
+#include "engine/precision.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
 
 namespace {
+
+const char* to_string(std::optional<at::ScalarType> type) {
+  return type.has_value() ? c10::toString(*type) : "as it is";
+}
 
 /// One line a fact, so that the first line that differs says what differs.
 std::string write_manifest(const std::vector<Unit>& units, const Options& options, int world_size) {
@@ -23,16 +28,23 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "alignment of slices " << options.align_bytes << " bytes\n"
        << "option prefetch is " << options.prefetch << "\n"
        << "option extra_slots is " << options.extra_slots << "\n"
+       << "option strategy is " << to_string(options.strategy) << "\n"
+       << "option mesh is " << (options.mesh ? options.mesh->describe() : "none") << "\n"
+       << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"
-       << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n";
+       << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n"
+       << "option precision.output is " << to_string(options.precision.output) << "\n"
+       << "option precision.buffers is " << to_string(options.precision.buffers) << "\n";
   for (const Unit& unit : units) {
     for (const Parameter& parameter : unit.parameters) {
       text << "parameter \"" << parameter.name << "\" has shape "
            << c10::IntArrayRef(parameter.sizes) << ", strides "
-           << c10::IntArrayRef(parameter.strides) << ", " << c10::toString(unit.dtype)
+           << c10::IntArrayRef(parameter.strides) << ", "
+           << describe({unit.dtype, unit.param_dtype, unit.reduce_dtype}) << ", reduced in "
+           << c10::toString(unit.reduce_dtype)
            << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
-           << "\"" << (unit.is_optional ? ", optional" : "") << "\n";
+           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "") << "\n";
     }
   }
   text << "end of the parameters\n";

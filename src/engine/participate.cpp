@@ -3,6 +3,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -55,11 +57,28 @@ std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
   recover_from_dead_backward();
   const schedule::Pass pass =
       c10::GradMode::is_enabled() ? schedule::Pass::kForward : schedule::Pass::kEvaluation;
-  std::vector<std::vector<int>> run = schedule_->upcoming_run(units, pass);
+  const std::vector<int> bundles = bundles_of(units);
+  std::vector<std::vector<int>> run = schedule_->upcoming_run(bundles, pass);
   if (run.empty()) {
-    for (int unit : units) {
-      run.push_back({unit});
+    for (int bundle : bundles) {
+      run.push_back({bundle});
     }
+  }
+  for (std::vector<int>& touched : run) {
+    std::vector<int> members;
+    for (int bundle : touched) {
+      const auto of = bundles_->members(bundle);
+      members.insert(members.end(), of.begin(), of.end());
+    }
+    std::ranges::sort(members);
+    touched = std::move(members);
+  }
+  // Units that are whole at rest are gathered nowhere: where they come does not matter.
+  std::vector<int> resident;
+  std::ranges::copy_if(units, std::back_inserter(resident),
+                       [&](int unit) { return at(unit).placement.is_resident(); });
+  if (!resident.empty()) {
+    run.push_back(std::move(resident));
   }
   return run;
 }
@@ -85,7 +104,8 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
     const Unit& unit = units[index];
     if (std::ranges::any_of(unit.parameters,
                             [&](const Parameter& of) { return is_selected(unit, of); })) {
-      FSDP_CHECK(unit.is_optional, ErrorCode::kInvalidArgument, "[participate] unit \"", unit.name,
+      FSDP_CHECK(unit.is_optional || unit.placement.is_resident(), ErrorCode::kInvalidArgument,
+                 "[participate] unit \"", unit.name,
                  "\" is not optional, so that ranks which run it may gather it at other places: "
                  "name it in Options::optional on all ranks");
       involved.push_back(static_cast<int>(index));
@@ -106,7 +126,7 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
         if (parameter.tensor.requires_grad() && is_selected(unit, parameter)) {
           parameters.push_back(parameter.tensor);
           touch->sizes.push_back(parameter.sizes);
-          touch->options.push_back(at::TensorOptions(unit.dtype).device(unit.device));
+          touch->options.push_back(at::TensorOptions(unit.param_dtype).device(unit.device));
         }
       }
     }

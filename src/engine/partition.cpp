@@ -10,6 +10,8 @@
 #include <unordered_map>
 
 #include "engine/layer_members.hpp"
+#include "engine/name_pattern.hpp"
+#include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -168,54 +170,131 @@ void check_members(torch::nn::Module& root) {
   }
 }
 
-/// Asks Options::optional about every unit.
-void mark_optional(Partition& partition, const Tree& tree, const Units& optional) {
+/// Asks `policy` about every unit that is a module, and notes the answers in `claimed`.
+void ask_units(Partition& partition, const Tree& tree, const Units& policy, const char* option,
+               bool Unit::* claimed) {
   std::set<std::string> asked;
   for (Unit& unit : partition.units) {
+    if (unit.bundle == partition.replicated) {
+      continue;
+    }
     const auto node = std::ranges::find(tree.modules, unit.module, &Tree::Node::name);
     std::int64_t numel = 0;
     for (const Parameter& parameter : unit.parameters) {
       numel += parameter.numel;
     }
     asked.insert(unit.module);
-    unit.is_optional =
-        optional.claims({.name = unit.module,
-                         .module = node == tree.modules.end() ? nullptr : node->module,
-                         .numel = numel});
+    unit.*claimed =
+        policy.claims({.name = unit.module,
+                       .module = node == tree.modules.end() ? nullptr : node->module,
+                       .numel = numel});
   }
-  for (const std::string& name : optional.required_names) {
-    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound,
-               "[fully_shard] Options::optional lists \"", name,
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::", option,
+               " lists \"", name,
                "\", which is not the module of a unit: list it in Options::units too");
   }
 }
 
-/// Groups the parameters by owner and dtype, in the module's order.
-Partition group(const Tree& tree, const Options& options) {
-  check_parameters(tree);
-  check_aliases(tree);
-  const std::set<std::string> claimed = claim(tree, options.units);
-  std::vector<std::string> owners = {""};
+/// Takes out what Options::ignore names.
+void drop_ignored(Tree& tree, const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    const auto is_ignored = [&](const auto& parameter) {
+      return matches(pattern, parameter.first);
+    };
+    FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
+               "[fully_shard] Options::ignore has \"", pattern,
+               "\", which is no parameter's name; names are those of named_parameters(), and * "
+               "stands for any text");
+  }
+  std::erase_if(tree.parameters, [&](const auto& parameter) {
+    return std::ranges::any_of(
+        patterns, [&](const std::string& pattern) { return matches(pattern, parameter.first); });
+  });
+}
+
+/// Modules inside of which MixedPrecision leaves everything as it is.
+std::set<std::string> full_precision_modules(const Tree& tree, const Units& policy) {
+  std::set<std::string> claimed;
   for (const Tree::Node& node : tree.modules) {
-    if (claimed.contains(node.name)) {
-      owners.push_back(node.name);
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      numel += is_inside(name, node.name) ? tensor.numel() : 0;
+    }
+    if (policy.claims({.name = node.name, .module = node.module, .numel = numel})) {
+      claimed.insert(node.name);
     }
   }
-  std::map<std::pair<std::string, at::ScalarType>, std::vector<Parameter>> groups;
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound,
+               "[fully_shard] precision.full_precision lists \"", name,
+               "\", but no module is called so");
+  }
+  return claimed;
+}
+
+bool is_in_any(const std::string& path, const std::set<std::string>& modules) {
+  return std::ranges::any_of(modules, [&](const auto& of) { return is_inside(path, of); });
+}
+
+/// What mixed precision does to the operators that take a unit's weights.
+void set_casts(Unit& unit, const MixedPrecision& precision) {
+  if (c10::isFloatingType(unit.param_dtype)) {
+    unit.casts_operands = precision.param.has_value();
+    unit.result_dtype = precision.output;
+  }
+}
+
+/// What the parameters of one flat buffer have in common, besides the module.
+struct Kind {
+  Types types;
+  bool is_frozen;
+  auto operator<=>(const Kind&) const = default;
+};
+
+/// All parameters of an owner, by kind, both in the module's order.
+struct OfOwner {
+  std::vector<Kind> kinds;
+  std::map<Kind, std::vector<Parameter>> parameters;
+};
+
+/// "h.0", or with more than one kind "h.0 Float frozen".
+std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& kind) {
+  std::string name = owner.empty() ? kRootName : owner;
+  const auto differs = [&](auto member) {
+    return std::ranges::any_of(of.kinds,
+                               [&](const Kind& other) { return other.*member != kind.*member; });
+  };
+  if (differs(&Kind::types)) {
+    name += " " + describe(kind.types);
+  }
+  if (kind.is_frozen && differs(&Kind::is_frozen)) {
+    name += " frozen";
+  }
+  return name;
+}
+
+std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::string>& claimed,
+                                        const std::set<std::string>& full_precision,
+                                        const Options& options) {
+  std::map<std::string, OfOwner> owners;
   std::unordered_map<const c10::TensorImpl*, Parameter*> first_names;
-  std::map<std::string, std::vector<at::ScalarType>> dtypes;
   int order = 0;
   for (const auto& [name, tensor] : tree.parameters) {
     if (auto known = first_names.find(tensor.unsafeGetTensorImpl()); known != first_names.end()) {
       known->second->aliases.push_back(name);
       continue;
     }
-    const std::string owner = owner_of(parent_of(name), claimed);
-    auto& of_owner = dtypes[owner];
-    if (std::find(of_owner.begin(), of_owner.end(), tensor.scalar_type()) == of_owner.end()) {
-      of_owner.push_back(tensor.scalar_type());
+    const bool is_small =
+        options.strategy != Strategy::kReplicate && tensor.numel() < options.replicate_below;
+    OfOwner& of = owners[is_small ? kReplicatedName : owner_of(parent_of(name), claimed)];
+    const Kind kind{
+        .types = types_of(tensor, is_in_any(name, full_precision), options.precision),
+        .is_frozen = !tensor.requires_grad()};
+    if (std::ranges::find(of.kinds, kind) == of.kinds.end()) {
+      of.kinds.push_back(kind);
     }
-    auto& members = groups[{owner, tensor.scalar_type()}];
+    auto& members = of.parameters[kind];
     members.reserve(tree.parameters.size());  // pointers to members must stay
     Parameter parameter;
     parameter.name = name;
@@ -227,26 +306,62 @@ Partition group(const Tree& tree, const Options& options) {
     members.push_back(std::move(parameter));
     first_names[tensor.unsafeGetTensorImpl()] = &members.back();
   }
-  Partition result;
-  result.buffers = tree.buffers;
-  for (const std::string& owner : owners) {
-    for (at::ScalarType dtype : dtypes[owner]) {
-      Unit unit;
-      unit.name = owner.empty() ? kRootName : owner;
-      unit.module = owner;
-      if (dtypes[owner].size() > 1) {
-        unit.name += std::string(" ") + c10::toString(dtype);
-      }
-      unit.dtype = dtype;
-      unit.parameters = std::move(groups[{owner, dtype}]);
-      unit.device = unit.parameters.front().tensor.device();
-      if (owner.empty() && result.root < 0) {
-        result.root = static_cast<int>(result.units.size());
-      }
-      result.units.push_back(std::move(unit));
+  return owners;
+}
+
+/// Groups the parameters by owner and kind, in the module's order.
+Partition group(Tree tree, const Options& options) {
+  drop_ignored(tree, options.ignore);
+  check_parameters(tree);
+  check_aliases(tree);
+  check_precision(options.precision);
+  const std::set<std::string> full =
+      full_precision_modules(tree, options.precision.full_precision);
+  const std::set<std::string> claimed = claim(tree, options.units);
+  std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
+  std::vector<std::string> owners = {""};
+  for (const Tree::Node& node : tree.modules) {
+    if (claimed.contains(node.name)) {
+      owners.push_back(node.name);
     }
   }
-  mark_optional(result, tree, options.optional);
+  owners.emplace_back(kReplicatedName);
+  Partition result;
+  result.buffers = tree.buffers;
+  for (const auto& [name, buffer] : tree.buffers) {
+    result.low_buffers.push_back(options.precision.buffers.has_value() &&
+                                 buffer.is_floating_point() && !is_in_any(name, full));
+  }
+  int bundle = 0;
+  for (const std::string& owner : owners) {
+    OfOwner& of = of_owners[owner];
+    for (const Kind& kind : of.kinds) {
+      Unit unit;
+      unit.name = unit_name(owner, of, kind);
+      unit.module = owner;
+      unit.bundle = bundle;
+      unit.placement.strategy =
+          owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
+      unit.dtype = kind.types.shard;
+      unit.param_dtype = kind.types.param;
+      unit.reduce_dtype = kind.types.reduce;
+      set_casts(unit, options.precision);
+      unit.parameters = std::move(of.parameters[kind]);
+      unit.device = unit.parameters.front().tensor.device();
+      result.units.push_back(std::move(unit));
+    }
+    if (of.kinds.empty()) {
+      continue;
+    }
+    if (owner.empty()) {
+      result.root = bundle;
+    } else if (owner == kReplicatedName) {
+      result.replicated = bundle;
+    }
+    ++bundle;
+  }
+  ask_units(result, tree, options.optional, "optional", &Unit::is_optional);
+  ask_units(result, tree, options.keep_gathered, "keep_gathered", &Unit::is_kept);
   return result;
 }
 
@@ -273,7 +388,7 @@ Partition partition(torch::nn::Module& module, const Options& options) {
       tree.buffers.push_back({item.key(), item.value()});
     }
   }
-  return group(tree, options);
+  return group(std::move(tree), options);
 }
 
 Partition partition(const torch::jit::Module& module, const Options& options) {
@@ -291,7 +406,7 @@ Partition partition(const torch::jit::Module& module, const Options& options) {
       tree.buffers.push_back({item.name, item.value});
     }
   }
-  return group(tree, options);
+  return group(std::move(tree), options);
 }
 
 }  // namespace fsdp::engine

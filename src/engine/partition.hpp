@@ -2,6 +2,7 @@
 /// Which parameter belongs to which unit, and which modules cannot be sharded at all.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,15 +16,18 @@ struct Module;
 namespace fsdp::engine {
 
 inline constexpr const char* kRootName = "(root)";
+inline constexpr const char* kReplicatedName = "(replicated)";
 
 struct Partition {
-  /// The root first if it has parameters, then the others in the module's order. A unit whose
-  /// parameters have several dtypes is split into one unit a dtype.
+  /// The root first if it has parameters, then the others in the module's order, then what
+  /// Options::replicate_below put together. See bundle.hpp.
   std::vector<Unit> units;
-  /// Index of the root unit, -1 when everything is claimed.
-  int root = -1;
+  std::optional<int> root;        ///< bundle of the root, none when everything is claimed
+  std::optional<int> replicated;  ///< bundle of what is replicated for being small
   /// The module's buffers, for the initial broadcast.
   std::vector<NamedBuffer> buffers;
+  /// Which of them MixedPrecision::buffers casts.
+  std::vector<bool> low_buffers;
 };
 
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not

@@ -102,7 +102,9 @@ std::vector<NamedShard> Sharded::named_parameters() const {
                       .shard = parameter->shard,
                       .begin = parameter->piece.parameter_offset,
                       .sizes = parameter->sizes,
-                      .aliases = parameter->aliases});
+                      .aliases = parameter->aliases,
+                      .answered_begin = parameter->answered.shard_offset,
+                      .answered_numel = parameter->answered.numel});
   }
   return shards;
 }
@@ -129,7 +131,24 @@ std::vector<at::Tensor> Sharded::flat_grad_shards() const {
   return shards;
 }
 
+std::vector<FlatShard> Sharded::flats() const {
+  const std::vector<at::Tensor> grads = flat_grad_shards();
+  std::vector<FlatShard> flats;
+  for (const engine::Unit& unit : engine_->units()) {
+    const std::int64_t slice = unit.layout->shard_numel();
+    flats.push_back({.shard = unit.flat_shard,
+                     .grad = grads[flats.size()],
+                     .trains = unit.is_trainable(),
+                     .answered_begin =
+                         (unit.placement.answers_for - unit.placement.own.first) * slice,
+                     .answered_numel = slice});
+  }
+  return flats;
+}
+
 void Sharded::zero_grad() { engine_->zero_grad(); }
+void Sharded::set_gradient_sync(GradientSync sync) { engine_->set_gradient_sync(sync); }
+void Sharded::set_gradient_divisor(double divisor) { engine_->set_gradient_divisor(divisor); }
 
 at::Tensor Sharded::participate(const torch::nn::Module& module) const {
   std::vector<const c10::TensorImpl*> tensors;
@@ -147,11 +166,14 @@ at::Tensor Sharded::participate(const torch::nn::Module& module) const {
 
 at::Tensor Sharded::participate(const std::string& unit) const {
   const auto& units = engine_->units();
-  FSDP_CHECK(std::ranges::find(units, unit, &engine::Unit::name) != units.end(),
-             ErrorCode::kNotFound, "[participate] no unit is called \"", unit,
-             "\"; sharded.units() has their names");
+  const auto is_asked = [&](const engine::Unit& of) {
+    return of.name == unit || (!of.module.empty() && of.module == unit);  // with all its parts
+  };
+  FSDP_CHECK(std::ranges::any_of(units, is_asked), ErrorCode::kNotFound,
+             "[participate] no unit is called \"", unit, "\"; sharded.units() has their names");
   return engine::participate(
-      engine_, [&](const engine::Unit& of, const engine::Parameter&) { return of.name == unit; });
+      engine_,
+      [&](const engine::Unit& of, const engine::Parameter&) { return is_asked(of); });
 }
 
 FullParameters Sharded::full_parameters(bool writeback) const {
@@ -164,9 +186,12 @@ std::vector<UnitInfo> Sharded::units() const {
   std::vector<UnitInfo> infos;
   for (const engine::Unit& unit : engine_->units()) {
     infos.push_back({.name = unit.name,
+                     .strategy = unit.placement.strategy,
                      .numel = unit.layout->total_numel(),
                      .padded_numel = unit.layout->padded_numel(),
+                     .shard_numel = unit.shard_numel(),
                      .itemsize = unit.itemsize(),
+                     .gathered_itemsize = engine::Unit::itemsize_of(unit.param_dtype),
                      .parameters = unit.layout->parameters(),
                      .is_unsharded = engine_->is_unsharded(static_cast<int>(infos.size()))});
   }

@@ -3,9 +3,12 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "engine/bundle.hpp"
+#include "engine/slice.hpp"
 #include "engine/weight_store.hpp"
 
 namespace fsdp::engine {
@@ -14,50 +17,34 @@ namespace {
 
 class SlotStore : public WeightStore {
  public:
-  SlotStore(comm::Communicator& communicator, memory::Ledger& ledger, const StoreConfig& config)
-      : communicator_(communicator), ledger_(ledger), config_(config) {}
+  SlotStore(memory::Ledger& ledger, StoreConfig config)
+      : ledger_(ledger), config_(std::move(config)) {}
 
   ~SlotStore() override {
     works_.clear();
     ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
-    ledger_.remove(memory::Kind::kShards, shard_bytes_);
+    for (const Unit* unit : units_) {
+      strike_slice(ledger_, *unit);
+    }
   }
 
   void make_shards(std::vector<Unit>& units) override {
     for (Unit& unit : units) {
-      unit.flat_shard = at::zeros({unit.layout->shard_numel()},
-                                  at::TensorOptions(unit.dtype).device(unit.device));
-      shard_bytes_ += unit.shard_bytes();
-    }
-    ledger_.add(memory::Kind::kShards, shard_bytes_);
-    const c10::Device device = units.front().device;
-    const auto allocate = [&](std::int64_t bytes) {
-      slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
-      slot_bytes_ += bytes;
-    };
-    for (int slot = 0; slot < config_.slots; ++slot) {
-      allocate(largest_padded_bytes(units, config_.kept_unit));
-    }
-    if (config_.kept_unit >= 0) {
-      allocate(units[static_cast<std::size_t>(config_.kept_unit)].padded_bytes());
-    }
-    ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
-    works_.resize(units.size());
-    // A view of each slot for each unit that can land there, made once: gathers allocate nothing.
-    for (std::size_t i = 0; i < units.size(); ++i) {
-      std::vector<at::Tensor>& views = views_.emplace_back();
-      for (at::Tensor& slot : slots_) {
-        const bool fits = slot.numel() >= units[i].padded_bytes();
-        views.push_back(fits ? at::from_blob(slot.data_ptr(), {units[i].layout->padded_numel()},
-                                             at::TensorOptions(units[i].dtype).device(device))
-                             : at::Tensor());
+      if (!unit.placement.is_resident()) {
+        set_slice(unit, at::zeros({unit.slice_numel()},
+                                  at::TensorOptions(unit.param_dtype).device(unit.device)));
+        enter_slice(ledger_, unit);
+        units_.push_back(&unit);
       }
     }
+    make_slots(units);
+    works_.resize(units.size());
   }
 
   void start(const Unit& unit, int index, int slot) override {
     const auto i = static_cast<std::size_t>(index);
-    works_[i] = communicator_.all_gather(views_[i][static_cast<std::size_t>(slot)], unit.flat_shard,
+    const GatherSource source = gather_source(unit);
+    works_[i] = source.group->all_gather(views_[i][static_cast<std::size_t>(slot)], source.src,
                                          {index, unit.name});
   }
 
@@ -67,9 +54,9 @@ class SlotStore : public WeightStore {
   }
 
   void release(const Unit& unit, int index, int slot, bool poison) override {
-    if (poison && unit.device.is_cpu() && unit.padded_bytes() > 0) {
+    if (poison && unit.device.is_cpu() && unit.gathered_bytes() > 0) {
       // Every dtype's all-ones pattern is NaN for floats and -1 for integers.
-      std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.padded_bytes()));
+      std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.gathered_bytes()));
     }
   }
 
@@ -86,21 +73,51 @@ class SlotStore : public WeightStore {
   bool needs_fence() const override { return false; }
 
  private:
-  comm::Communicator& communicator_;
+  void make_slots(const std::vector<Unit>& units) {
+    const Bundles bundles(units);
+    const Places places = place(units, bundles, [](const Unit& unit) {
+      return unit.placement.is_resident() ? 0 : unit.gathered_bytes();
+    });
+    const c10::Device device = units.front().device;
+    const auto allocate = [&](std::int64_t bytes) {
+      slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+      slot_bytes_ += bytes;
+    };
+    for (int slot = 0; slot < config_.slots; ++slot) {
+      allocate(places.largest([&](int bundle) {
+        return std::ranges::find(config_.kept, bundle) == config_.kept.end();
+      }));
+    }
+    for (int bundle : config_.kept) {
+      allocate(places.bytes[static_cast<std::size_t>(bundle)]);
+    }
+    ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
+    // A view of each slot for each unit that can land there, made once: gathers allocate nothing.
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      std::vector<at::Tensor>& views = views_.emplace_back();
+      for (at::Tensor& slot : slots_) {
+        const bool fits = slot.numel() >= places.offset[i] + units[i].gathered_bytes();
+        views.push_back(fits ? at::from_blob(static_cast<char*>(slot.data_ptr()) + places.offset[i],
+                                             {units[i].layout->padded_numel()},
+                                             at::TensorOptions(units[i].param_dtype).device(device))
+                             : at::Tensor());
+      }
+    }
+  }
+
   memory::Ledger& ledger_;
   StoreConfig config_;
+  std::vector<const Unit*> units_;
   std::vector<at::Tensor> slots_;
   std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
   std::vector<std::unique_ptr<comm::Work>> works_;
-  std::int64_t shard_bytes_ = 0;
   std::int64_t slot_bytes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
-                                             memory::Ledger& ledger, const StoreConfig& config) {
-  return std::make_unique<SlotStore>(communicator, ledger, config);
+std::unique_ptr<WeightStore> make_slot_store(memory::Ledger& ledger, StoreConfig config) {
+  return std::make_unique<SlotStore>(ledger, std::move(config));
 }
 
 }  // namespace fsdp::engine

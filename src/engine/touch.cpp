@@ -14,6 +14,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "engine/operand_cast.hpp"
+
 namespace fsdp::engine {
 
 namespace {
@@ -102,6 +104,7 @@ constexpr std::array kMetadataOperators = {
 struct OperatorInfo {
   bool is_metadata = false;
   std::uint64_t writes = 0;  ///< bit i: argument i is written
+  CastTraits casts = {};
 };
 
 const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
@@ -112,6 +115,7 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
     OperatorInfo& info = entry->second;
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
+    info.casts = cast_traits(schema);
     const auto& arguments = schema.arguments();
     for (std::size_t i = 0; i < std::min<std::size_t>(arguments.size(), 64); ++i) {
       const c10::AliasInfo* alias = arguments[i].alias_info();
@@ -129,7 +133,19 @@ struct TargetHits {
   c10::SmallVector<Hit, 8> hits;
   c10::SmallVector<int, 4> units;
 };
-using AllHits = c10::SmallVector<TargetHits, 1>;
+
+struct AllHits {
+  c10::SmallVector<TargetHits, 1> targets;
+  std::optional<at::ScalarType> dtype;  ///< of the floating-point weights
+  bool is_uniform = true;               ///< they have all the same
+
+  void note_type(const at::Tensor& weight) {
+    if (weight.is_floating_point()) {
+      is_uniform = is_uniform && dtype.value_or(weight.scalar_type()) == weight.scalar_type();
+      dtype = weight.scalar_type();
+    }
+  }
+};
 
 void collect(const at::Tensor& tensor, bool is_write, const char* op, std::uint64_t& signature,
              AllHits& all) {
@@ -156,11 +172,13 @@ void collect(const at::Tensor& tensor, bool is_write, const char* op, std::uint6
     return;
   }
   signature = signature * 1099511628211u ^ reinterpret_cast<std::uintptr_t>(storage);
-  auto found = std::find_if(all.begin(), all.end(),
+  all.note_type(tensor);
+  auto& targets = all.targets;
+  auto found = std::find_if(targets.begin(), targets.end(),
                             [&](const TargetHits& other) { return other.target == target; });
-  if (found == all.end()) {
-    all.push_back({std::move(target), {}, {}});
-    found = all.end() - 1;
+  if (found == targets.end()) {
+    targets.push_back({std::move(target), {}, {}});
+    found = targets.end() - 1;
   }
   found->hits.push_back(hit);
   auto place = std::lower_bound(found->units.begin(), found->units.end(), hit.unit);
@@ -202,6 +220,23 @@ class Pins {
   c10::SmallVector<TargetHits*, 1> held_;
 };
 
+/// How the operator is to be cast: as the first unit with a say in it wants; not at all when it
+/// takes weights of several types, which is for the operator to sort out.
+OperandCast rule_of(const AllHits& all) {
+  if (!all.dtype.has_value() || !all.is_uniform) {
+    return {};
+  }
+  for (const TargetHits& hits : all.targets) {
+    for (int unit : hits.units) {
+      const OperandCast rule = hits.target->cast_of(unit);
+      if (rule.operands || rule.results.has_value()) {
+        return rule;
+      }
+    }
+  }
+  return {};
+}
+
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
@@ -220,10 +255,18 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
     collect((*stack)[stack->size() - count + i], (info.writes >> i) & 1, name, signature, all);
   }
   Pins pins;
-  for (TargetHits& hits : all) {
+  for (TargetHits& hits : all.targets) {
     pins.add(hits, name, signature);
   }
+  const OperandCast rule = rule_of(all);
+  if (!rule.operands && !rule.results.has_value()) {
+    op.callBoxed(stack);
+    return;
+  }
+  OperatorCast cast(schema, info.casts, rule, *all.dtype);
+  cast.operands(*stack);
   op.callBoxed(stack);
+  cast.results(*stack);
 }
 
 }  // namespace

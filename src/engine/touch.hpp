@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace fsdp::engine {
@@ -39,6 +40,12 @@ enum class StorageRole {
   kShard,      ///< a rank's own shard, which is always there: writes to it are reported
 };
 
+/// How mixed precision runs an operator that takes a unit's weights.
+struct OperandCast {
+  bool operands = false;  ///< its other floating-point tensors get the weights' type
+  std::optional<at::ScalarType> results = {};  ///< what comes out gets this one
+};
+
 /// Who is told of touches: an engine.
 class TouchTarget {
  public:
@@ -51,6 +58,8 @@ class TouchTarget {
   /// An operator is about to write this rank's shard of `unit`, be it through data(), which version
   /// counters do not see (torch::optim::SGD steps that way).
   virtual void shard_written(int unit) = 0;
+  /// Fixed once the module is sharded: asked without a lock.
+  virtual OperandCast cast_of(int unit) const = 0;
   /// Throws the error that says what to do instead.
   [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
 };

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /// A unit as the engine holds it: its parameters' handles and storages, its layout, and this rank's
-/// shards.
+/// shards. See also bundle.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/flat_storage.hpp"
+#include "engine/placement.hpp"
 #include "fsdp/layout/unit_layout.hpp"
 
 namespace fsdp::engine {
@@ -25,12 +27,16 @@ struct Parameter {
   std::vector<std::int64_t> strides;
   std::int64_t numel = 0;
   std::unique_ptr<FlatStorage> storage;
+  std::unique_ptr<FlatStorage> whole_storage;  ///< in full_parameters(), of a unit that is cast
   std::unique_ptr<FlatStorage> grad_guard_storage;
   at::Tensor grad_guard;     ///< stands in the module tensor's grad; any use throws
   at::Tensor shard;          ///< 1-D view of the unit's flat shard: what optimizers see
   at::Tensor grad_shard;     ///< the same of the flat gradient shard
   layout::Piece piece;       ///< what this rank owns of it
+  layout::Piece answered;    ///< and what of that it answers for; shard_offset is within `shard`
   int fired = 0;             ///< gradients that arrived since the reduce buffer was opened
+  bool is_deferred = false;  ///< a part of its gradient waits whole for a later reduction
+  bool is_present = false;   ///< this rank has a gradient for the step, wherever it waits
   bool was_touched = false;  ///< ever
   bool has_member = true;    ///< a member of a C++ class should hold the tensor
 };
@@ -38,32 +44,72 @@ struct Parameter {
 struct Unit {
   std::string name;
   std::string module;  ///< path of the module that it is, "" for the root
+  int bundle = 0;      ///< which units go together with it
   std::vector<Parameter> parameters;
-  std::unique_ptr<layout::UnitLayout> layout;
+  std::unique_ptr<layout::UnitLayout> layout;  ///< Placement::slices slices
+  Placement placement;
   bool is_optional = false;  ///< Options::optional
-  at::ScalarType dtype = at::kFloat;
+  bool is_kept = false;      ///< stays gathered to the end of backward
+  bool casts_operands = false;                 ///< what comes with its weights is cast to their type
+  std::optional<at::ScalarType> result_dtype;  ///< what comes out is cast to this
+  at::ScalarType dtype = at::kFloat;         ///< of the shards: what the optimizer updates
+  at::ScalarType param_dtype = at::kFloat;   ///< of the gathered weights: what operators take
+  at::ScalarType reduce_dtype = at::kFloat;  ///< in which gradients are collected and travel
   c10::Device device = c10::kCPU;
-  at::Tensor flat_shard;           ///< [shard_numel]
-  at::Tensor flat_grad_shard;      ///< [shard_numel]
-  std::uint32_t seen_version = 0;  ///< of flat_shard, when its weights were last used in a forward
-  bool was_in_forward = false;     ///< its weights were taken since, and no backward has ended
+  at::Tensor slice;       ///< [slice_numel()] of param_dtype: what this rank gives to a gather
+  at::Tensor flat_shard;  ///< [shard_numel()]: what its optimizer owns; part of slice unless is_cast
+  at::Tensor flat_grad_shard;  ///< [shard_numel()]; undefined where no parameter has ever trained
+  at::Tensor secondary;        ///< Placement::kept of the gathered unit, while has_secondary
+  bool has_secondary = false;
+  bool is_slice_current = false;     ///< the slice has what the shards had at slice_version
+  std::uint32_t slice_version = 0;   ///< of flat_shard
+  std::uint32_t seen_version = 0;    ///< of flat_shard, when its weights were last used in a forward
+  bool was_in_forward = false;       ///< its weights were taken since, and no backward has ended
   bool were_weights_bumped = false;  ///< their version counters know of what came since
+  bool trains = false;               ///< a parameter required grad when the last backward began
 
-  std::int64_t itemsize() const { return static_cast<std::int64_t>(c10::elementSize(dtype)); }
-  std::int64_t logical_bytes() const { return layout->total_numel() * itemsize(); }
-  std::int64_t padded_bytes() const { return layout->padded_numel() * itemsize(); }
-  std::int64_t shard_bytes() const { return layout->shard_numel() * itemsize(); }
+  /// Whether operators take another type than the shards have.
+  bool is_cast() const { return param_dtype != dtype; }
+  static std::int64_t itemsize_of(at::ScalarType type) {
+    return static_cast<std::int64_t>(c10::elementSize(type));
+  }
+  std::int64_t itemsize() const { return itemsize_of(dtype); }
+  std::int64_t numel_of(const SliceRun& run) const { return run.count * layout->shard_numel(); }
+  std::int64_t slice_numel() const { return numel_of(placement.give); }
+  std::int64_t shard_numel() const { return numel_of(placement.own); }
+  std::int64_t padding() const { return layout->padded_numel() - layout->total_numel(); }
+  std::int64_t slice_bytes() const { return slice_numel() * itemsize_of(param_dtype); }
+  std::int64_t shard_bytes() const { return shard_numel() * itemsize(); }
+  std::int64_t gathered_bytes() const { return layout->padded_numel() * itemsize_of(param_dtype); }
+  std::int64_t reduced_bytes() const { return layout->padded_numel() * itemsize_of(reduce_dtype); }
+  std::int64_t whole_bytes() const { return layout->padded_numel() * itemsize(); }
+  std::int64_t kept_bytes() const {
+    return placement.secondary == nullptr ? 0
+                                          : numel_of(placement.kept) * itemsize_of(param_dtype);
+  }
+  /// Logical elements in a run of slices.
+  std::int64_t logical_numel(const SliceRun& run) const {
+    const std::int64_t begin = run.first * layout->shard_numel();
+    return std::max<std::int64_t>(
+        0, std::min(begin + numel_of(run), layout->total_numel()) - begin);
+  }
   std::uint32_t shard_version() const {
     return flat_shard.unsafeGetTensorImpl()->version_counter().current_version();
   }
-  /// Points the parameters into the whole unit at `base`, which they do not own.
+  /// Points the parameters into the gathered unit at `base`, which they do not own.
   void install(void* base) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       parameters[i].storage->install(static_cast<char*>(base) +
-                                     layout->offset(static_cast<int>(i)) * itemsize());
+                                     layout->offset(static_cast<int>(i)) *
+                                         itemsize_of(param_dtype));
     }
   }
-  void remove() {
+  /// Where they are while the unit is not gathered: nowhere, or in this rank's own memory.
+  void rest() {
+    if (placement.is_resident()) {
+      install(slice.data_ptr());
+      return;
+    }
     for (Parameter& parameter : parameters) {
       parameter.storage->remove();
     }
@@ -77,16 +123,5 @@ struct Unit {
     return false;
   }
 };
-
-/// Bytes of the largest unit but `except` (-1: none), padding included; 0 without another.
-inline std::int64_t largest_padded_bytes(const std::vector<Unit>& units, int except) {
-  std::int64_t largest = 0;
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    if (static_cast<int>(i) != except) {
-      largest = std::max(largest, units[i].padded_bytes());
-    }
-  }
-  return largest;
-}
 
 }  // namespace fsdp::engine

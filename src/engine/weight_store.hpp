@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// How a unit's full weights come to be. The schedule decides when; a store knows how.
+/// How a unit's full weights come to be. The schedule decides when; a store knows how. Units that
+/// are whole at rest (Placement::is_resident) need none and are left alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +14,16 @@
 
 namespace fsdp::engine {
 
-/// *Invariants*: start and wait come in pairs, in the same order on all ranks; between wait and
-/// release the unit's bytes lie at address(). *Thread safety*: under the engine's lock.
+/// *Invariants*: start and wait come in pairs, in the same order on all ranks of the unit's group;
+/// between wait and release the unit's bytes lie at address(). *Thread safety*: under the engine's
+/// lock.
 class WeightStore {
  public:
   virtual ~WeightStore() = default;
-  /// Makes the flat shards of all units, zero. @collective all ranks
+  /// Makes the slices of all units, zero. @collective all ranks
   virtual void make_shards(std::vector<Unit>& units) = 0;
-  /// Begins to make `unit` whole in `slot`. @collective all ranks
+  /// Begins to make `unit` whole in `slot`, from slices that are current.
+  /// @collective the unit's group
   virtual void start(const Unit& unit, int index, int slot) = 0;
   /// Ends it. @blocks
   virtual void wait(int index) = 0;
@@ -36,18 +39,17 @@ class WeightStore {
 };
 
 struct StoreConfig {
-  int slots = 2;       ///< in the ring, each as large as the largest unit in it
-  int kept_unit = -1;  ///< this unit has a slot of its own, the last
+  int slots = 2;  ///< in the ring, each as large as the largest bundle in it
+  /// These bundles have slots of their own, after the ring's, in this order.
+  std::vector<int> kept = {};
 };
 
 /// A ring of buffers filled by all-gathers that land in place.
-std::unique_ptr<WeightStore> make_slot_store(comm::Communicator& communicator,
-                                             memory::Ledger& ledger, const StoreConfig& config);
+std::unique_ptr<WeightStore> make_slot_store(memory::Ledger& ledger, StoreConfig config);
 
-/// One memory that all ranks share: each rank's shard is its slice of it, and a gather is
-/// agreement.
+/// Memory that the ranks of each unit's group share: each rank's slice is its part of it, and a
+/// gather is agreement.
 /// @throws Error kUnsupported from make_shards where the transport has no shared memory
-std::unique_ptr<WeightStore> make_aliased_store(comm::Communicator& communicator,
-                                                memory::Ledger& ledger);
+std::unique_ptr<WeightStore> make_aliased_store(memory::Ledger& ledger);
 
 }  // namespace fsdp::engine

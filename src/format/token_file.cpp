@@ -42,13 +42,13 @@ TokenFileInfo inspect_token_file(const std::string& path) {
              header.tokens, " tokens, ", expected, " bytes, but has ", bytes, " bytes");
   FSDP_CHECK(header.vocab >= 0, ErrorCode::kCorrupt, "'", path, "' claims a vocabulary of ",
              header.vocab, " tokens");
-  return {.kind = TokenFileKind::kLlmC,
-          .data_offset = kTokenHeaderBytes,
-          .tokens = header.tokens,
-          .token_bytes = token_bytes,
-          .origin = {.vocab = header.vocab,
-                     .fingerprint = header.fingerprint,
-                     .tokenizer = header.tokenizer}};
+  return {
+      .kind = TokenFileKind::kLlmC,
+      .data_offset = kTokenHeaderBytes,
+      .tokens = header.tokens,
+      .token_bytes = token_bytes,
+      .origin = {
+          .vocab = header.vocab, .fingerprint = header.fingerprint, .tokenizer = header.tokenizer}};
 }
 
 }  // namespace fsdp::format

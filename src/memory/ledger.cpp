@@ -12,10 +12,13 @@ namespace fsdp::memory {
 const char* to_string(Kind kind) {
   switch (kind) {
     case Kind::kShards: return "parameter shards";
+    case Kind::kLowPrecision: return "low-precision copies";
+    case Kind::kSecondary: return "secondary weights";
     case Kind::kGradShards: return "gradient shards";
     case Kind::kMoments: return "optimizer moments";
     case Kind::kGatherSlots: return "gather slots";
     case Kind::kReduceBuffers: return "reduce buffers";
+    case Kind::kDeferred: return "deferred gradients";
     case Kind::kStaging: return "transport staging";
     case Kind::kFullScope: return "full parameters";
   }

@@ -21,12 +21,25 @@ AdamW::AdamW(Sharded sharded, AdamWOptions options)
              " and ", options.beta2, ", eps ", options.eps, ", weight decay ", options.weight_decay,
              ": none may be negative, betas must be below 1");
   c10::NoGradGuard no_grad;
-  for (const at::Tensor& shard : sharded_.flat_shards()) {
-    first_moments_.push_back(at::zeros_like(shard));
-    second_moments_.push_back(at::zeros_like(shard));
-    ledger_bytes_ += 2 * static_cast<std::int64_t>(shard.nbytes());
+  const std::vector<FlatShard> flats = sharded_.flats();
+  first_moments_.resize(flats.size());
+  second_moments_.resize(flats.size());
+  for (std::size_t unit = 0; unit < flats.size(); ++unit) {
+    if (flats[unit].trains) {
+      make_moments(unit, flats[unit].shard);
+    }
   }
-  sharded_.ledger().add(memory::Kind::kMoments, ledger_bytes_);
+}
+
+void AdamW::make_moments(std::size_t unit, const at::Tensor& shard) {
+  if (first_moments_[unit].defined()) {
+    return;
+  }
+  first_moments_[unit] = at::zeros_like(shard);
+  second_moments_[unit] = at::zeros_like(shard);
+  const auto bytes = 2 * static_cast<std::int64_t>(shard.nbytes());
+  sharded_.ledger().add(memory::Kind::kMoments, bytes);
+  ledger_bytes_ += bytes;
 }
 
 AdamW::~AdamW() { sharded_.ledger().remove(memory::Kind::kMoments, ledger_bytes_); }
@@ -37,6 +50,10 @@ void AdamW::step() {
   FlatViews views = views_with_gradients(sharded_);
   if (views.shards.empty()) {
     return;
+  }
+  const std::vector<at::Tensor> flats = sharded_.flat_shards();
+  for (std::size_t unit : views.units) {
+    make_moments(unit, flats[unit]);  // of one that was frozen until now
   }
   std::vector<at::Tensor> first, second;
   for (std::size_t i = 0; i < views.shards.size(); ++i) {
@@ -63,6 +80,9 @@ AdamW::Moments AdamW::moments(const at::Tensor& shard) const {
   const std::vector<at::Tensor> flats = sharded_.flat_shards();
   for (std::size_t unit = 0; unit < flats.size(); ++unit) {
     if (flats[unit].storage().is_alias_of(shard.storage())) {
+      if (!first_moments_[unit].defined()) {
+        return {};
+      }
       const std::int64_t offset = shard.storage_offset() - flats[unit].storage_offset();
       return {.first = first_moments_[unit].narrow(0, offset, shard.numel()),
               .second = second_moments_[unit].narrow(0, offset, shard.numel())};

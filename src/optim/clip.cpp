@@ -52,8 +52,12 @@ double sum_of_squares(const at::Tensor& tensor) {
 double grad_norm(const Sharded& sharded) {
   c10::NoGradGuard no_grad;
   at::Tensor total = at::zeros({1}, at::kDouble);
-  for (const at::Tensor& grad : optim::views_with_gradients(sharded).grads) {
-    *total.mutable_data_ptr<double>() += sum_of_squares(grad);
+  for (const NamedShard& parameter : sharded.named_parameters()) {
+    const at::Tensor& grad = parameter.shard.grad();
+    if (grad.defined()) {
+      *total.mutable_data_ptr<double>() += sum_of_squares(
+          grad.narrow(0, parameter.answered_begin, parameter.answered_numel));
+    }
   }
   sharded.world().communicator().all_reduce(total, {.name = "grad_norm"});
   return std::sqrt(total.item<double>());

@@ -24,9 +24,30 @@ Schedule::Schedule(const Config& config) : config_(config) {
   FSDP_CHECK(config.reduce_buffers >= 1, ErrorCode::kInvalidArgument, "there are ",
              config.reduce_buffers, " reduce buffers, at least 1 is needed");
   units_.resize(static_cast<std::size_t>(config.units));
-  const bool kept = config.keep_root && config.root >= 0;
-  slots_.assign(static_cast<std::size_t>(config.slots) + (kept ? 1 : 0), -1);
-  buffers_.assign(static_cast<std::size_t>(config.reduce_buffers) + 1, -1);
+  slots_.assign(static_cast<std::size_t>(config.slots), -1);
+  buffers_.assign(static_cast<std::size_t>(config.reduce_buffers), -1);
+  if (config.keep_root && config.root >= 0) {
+    give_own(config.root, &Unit::own_slot, slots_);
+  }
+  for (int unit : config.kept) {
+    give_own(unit, &Unit::own_slot, slots_);
+  }
+  if (config.root >= 0 && config.units > 1) {
+    give_own(config.root, &Unit::own_buffer, buffers_);
+  }
+  for (int unit : config.own_buffers) {
+    give_own(unit, &Unit::own_buffer, buffers_);
+  }
+}
+
+/// Adds a place to `places` that is this unit's alone, unless it has one.
+void Schedule::give_own(int unit, int Unit::* own, std::vector<int>& places) {
+  FSDP_CHECK(unit >= 0 && unit < config_.units, ErrorCode::kInvalidArgument, "unit ", unit, " of ",
+             config_.units, " was to have a slot or a buffer of its own");
+  if (at(unit).*own < 0) {
+    at(unit).*own = static_cast<int>(places.size());
+    places.push_back(-1);
+  }
 }
 
 // --- weights ---------------------------------------------------------------------------------
@@ -83,9 +104,10 @@ const std::vector<Action>& Schedule::release(std::span<const int> units) {
       }
     }
     const bool pass_ends = position_ + 1 == static_cast<int>(order(pass_).size());
-    if (pass_ends && pass_ == Pass::kEvaluation && config_.keep_root && config_.root >= 0 &&
-        at(config_.root).pins == 0) {
-      free(config_.root);
+    for (int unit = 0; pass_ends && pass_ == Pass::kEvaluation && unit < config_.units; ++unit) {
+      if (is_kept(unit) && at(unit).pins == 0) {
+        free(unit);
+      }
     }
   }
   return actions_;
@@ -259,7 +281,7 @@ void Schedule::start_gather(int unit, std::span<const int> needed, std::span<con
   }
   int slot = -1;
   if (is_kept(unit)) {
-    slot = config_.slots;
+    slot = at(unit).own_slot;
   } else {
     const auto ring = std::span(slots_).first(static_cast<std::size_t>(config_.slots));
     auto place = std::find(ring.begin(), ring.end(), -1);
@@ -339,9 +361,6 @@ const std::vector<Action>& Schedule::end_backward(bool flush) {
       free(unit);
     }
   }
-  if (config_.fence) {
-    actions_.push_back({ActionKind::kFence});
-  }
   close_pass();
   forget_reductions();
   return actions_;
@@ -384,8 +403,8 @@ void Schedule::forget_reductions() {
 
 int Schedule::take_buffer(int unit) {
   int buffer = -1;
-  if (unit == config_.root && config_.units > 1) {
-    buffer = config_.reduce_buffers;
+  if (at(unit).own_buffer >= 0) {
+    buffer = at(unit).own_buffer;
   } else {
     const auto ring = std::span(buffers_).first(static_cast<std::size_t>(config_.reduce_buffers));
     auto place = std::find(ring.begin(), ring.end(), -1);

@@ -32,8 +32,7 @@ class Clock {
           break;
         case ActionKind::kWaitReduce: step_.exposed_reduce += wait_until(reduced_[unit]); break;
         case ActionKind::kFree:
-        case ActionKind::kOpenReduce:
-        case ActionKind::kFence: break;
+        case ActionKind::kOpenReduce: break;
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fsdp/base/error.hpp"
 #include "shm/group.hpp"
 #include "shm/waiting.hpp"
 
@@ -24,7 +25,8 @@ void append(std::string& list, std::size_t rank) {
 }  // namespace
 
 bool Group::has_process_ended(std::size_t peer) const {
-  return processes_[peer] && processes_[peer]->has_ended();
+  const auto& process = whole().processes_[place_of(peer)];
+  return process && process->has_ended();
 }
 
 /// Bad news for a wait in `ticket` for `peer`; ticket 0 is set-up or recovery.
@@ -32,20 +34,20 @@ std::optional<WaitEnd> Group::judge(std::size_t peer, Ticket ticket) const {
   // Before the failure is looked for: whoever leaves has told the cause before.
   const bool is_lost = block(peer).presence.load(std::memory_order_seq_cst) == Presence::kLeft ||
                        has_process_ended(peer);
-  const WaitEnd lost{WaitEnd::kLost, static_cast<int>(peer)};
+  const WaitEnd lost{WaitEnd::kLost, job_rank_of(peer)};
   if (ticket == 0) {
     return is_lost ? std::optional(lost) : std::nullopt;
   }
-  if (control_.header().generation.load(std::memory_order_acquire) != generation_ ||
-      is_between_generations_) {
+  if (header().generation.load(std::memory_order_acquire) != generation() ||
+      is_between_generations()) {
     return WaitEnd{WaitEnd::kRecovered, -1};
   }
-  if (const auto failure = control_.header().first_failure.load(std::memory_order_acquire);
-      era_of(failure) == generation_ + 1) {
+  if (const auto failure = header().first_failure.load(std::memory_order_acquire);
+      era_of(failure) == generation() + 1) {
     return WaitEnd{WaitEnd::kFailed, -1};
   }
   if (is_in(state(peer, ticket), ticket, Phase::kDropped)) {
-    return WaitEnd{WaitEnd::kDropped, static_cast<int>(peer)};
+    return WaitEnd{WaitEnd::kDropped, job_rank_of(peer)};
   }
   return is_lost ? std::optional(lost) : std::nullopt;
 }
@@ -57,6 +59,9 @@ void Group::ring_all() noexcept {
 }
 
 void Group::publish_failure(const std::string& text) noexcept {
+  if (whole_) {
+    return whole_->publish_failure(text);
+  }
   const std::lock_guard lock(failure_mutex_);
   auto& first = control_.header().first_failure;
   const std::uint64_t mine = make_failure(generation_, rank_);
@@ -80,14 +85,15 @@ void Group::publish_failure(const std::string& text) noexcept {
 }
 
 std::optional<Failure> Group::first_failure() const {
-  const std::uint64_t first = control_.header().first_failure.load(std::memory_order_acquire);
-  if (era_of(first) != generation_ + 1) {
+  const std::uint64_t first = header().first_failure.load(std::memory_order_acquire);
+  if (era_of(first) != generation() + 1) {
     return std::nullopt;
   }
   const std::size_t rank = (first & ((1U << kRankBits) - 1)) - 1;
   std::string text(kFailureWords * 8, '\0');
   for (std::size_t word = 0; word < kFailureWords; ++word) {
-    const std::uint64_t letters = block(rank).failure[word].load(std::memory_order_relaxed);
+    const std::uint64_t letters =
+        whole().control_.rank(rank).failure[word].load(std::memory_order_relaxed);
     std::memcpy(text.data() + word * 8, &letters, 8);
   }
   text.resize(std::strlen(text.c_str()));
@@ -97,6 +103,7 @@ std::optional<Failure> Group::first_failure() const {
 /// S6. A rank that gave up may be counted all the same by one that looked just before; then its
 /// next call finds the new generation begun and joins it.
 WaitEnd Group::recover(Clock::time_point deadline) {
+  FSDP_ASSERT(!whole_, "the whole job recovers");
   auto& shared_generation = control_.header().generation;
   is_between_generations_ = true;
   const std::uint64_t next = generation_ + 1;
@@ -122,7 +129,7 @@ WaitEnd Group::recover(Clock::time_point deadline) {
     ring_all();
   }
   generation_ = next;
-  sequence_ = 0;
+  follow_generation();
   block(rank_).waiting.store(0, std::memory_order_relaxed);
   if (comes_late && first_failure()) {
     return recover(deadline);  // the others have come and gone: meet them in the next one
@@ -140,10 +147,20 @@ std::string Group::list_missing(Ticket ticket) const {
     const bool has_come =
         is_over(state, ticket) || block(peer).waiting.load(std::memory_order_relaxed) != 0;
     if (peer != rank_ && !has_come) {
-      append(missing, peer);
+      append(missing, place_of(peer));
     }
   }
   return missing;
+}
+
+std::string Group::list_idle() const {
+  std::string idle;
+  for (std::size_t rank = 0; rank < whole().size_; ++rank) {
+    if (whole().control_.rank(rank).waiting.load(std::memory_order_relaxed) == 0) {
+      append(idle, rank);
+    }
+  }
+  return idle;
 }
 
 std::string Group::list_missing_recovery() const {
@@ -156,9 +173,10 @@ std::string Group::list_missing_recovery() const {
   return missing;
 }
 
-std::string Group::describe_process(std::size_t rank) const {
-  return "rank " + std::to_string(rank) + " (process " +
-         std::to_string(block(rank).process.load(std::memory_order_relaxed)) + ")";
+std::string Group::describe_process(int job_rank) const {
+  const RankBlock& its = whole().control_.rank(static_cast<std::size_t>(job_rank));
+  return "rank " + std::to_string(job_rank) + " (process " +
+         std::to_string(its.process.load(std::memory_order_relaxed)) + ")";
 }
 
 }  // namespace fsdp::shm

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -17,12 +18,14 @@ namespace fsdp::shm {
 std::size_t Group::bytes(int size) { return ControlBlock::bytes(static_cast<std::size_t>(size)); }
 
 Group::Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size)
-    : segment_(std::move(segment)),
-      control_(segment_->data(), static_cast<std::size_t>(size)),
-      identity_(identity),
-      rank_(static_cast<std::size_t>(rank)),
+    : rank_(static_cast<std::size_t>(rank)),
       size_(static_cast<std::size_t>(size)),
+      members_(size_),
+      segment_(std::move(segment)),
+      control_(segment_->data(), size_),
+      identity_(identity),
       processes_(size_) {
+  std::iota(members_.begin(), members_.end(), 0);
   FSDP_CHECK(segment_->bytes() == bytes(size), ErrorCode::kMismatch, "rank ", rank, " expects ",
              size, " ranks, ", bytes(size), " bytes of shared memory, but finds ",
              segment_->bytes(),
@@ -34,7 +37,25 @@ Group::Group(std::shared_ptr<Segment> segment, const Identity& identity, int ran
   ring(mine.bell);
 }
 
-Group::~Group() { leave(); }
+std::size_t Group::part_bytes(int size) {
+  return static_cast<std::size_t>(size) * kRing * sizeof(Slot);
+}
+
+Group::Group(std::shared_ptr<Group> job, std::shared_ptr<std::byte> slots, std::vector<int> members,
+             int index)
+    : rank_(static_cast<std::size_t>(index)),
+      size_(members.size()),
+      members_(members.begin(), members.end()),
+      sequence_generation_(job->generation_),
+      whole_(std::move(job)),
+      slots_(std::move(slots)),
+      control_(nullptr, 0) {}
+
+Group::~Group() {
+  if (!whole_) {
+    leave();
+  }
+}
 
 void Group::leave() noexcept {
   block(rank_).presence.store(Presence::kLeft, std::memory_order_seq_cst);
@@ -72,10 +93,18 @@ void Group::set_phase(Ticket ticket, Phase phase) {
   slot(rank_, ticket).state.store(make_state(ticket, phase), std::memory_order_seq_cst);
 }
 
+void Group::follow_generation() {
+  if (sequence_generation_ != generation()) {
+    sequence_generation_ = generation();
+    sequence_ = 0;
+  }
+}
+
 Ticket Group::next_ticket() {
-  const Ticket next = make_ticket(generation_, sequence_ + 1);
+  follow_generation();
+  const Ticket next = make_ticket(generation(), sequence_ + 1);
   FSDP_CHECK(sequence_ < kRing || is_over(state(rank_, next), next - kRing),
-             ErrorCode::kInvalidArgument, "rank ", rank_, " starts a collective while ", kRing,
+             ErrorCode::kInvalidArgument, "rank ", job_rank(), " starts a collective while ", kRing,
              " are under way: wait for some of them first");
   ++sequence_;
   return next;
@@ -105,7 +134,7 @@ void Group::post(Ticket ticket, const FingerprintBytes& fingerprint, const Sourc
 }
 
 WaitEnd Group::await_posted(Ticket ticket, Clock::time_point deadline) {
-  if (is_between_generations_ || generation_of(ticket) != generation_) {
+  if (is_between_generations() || generation_of(ticket) != generation()) {
     return {WaitEnd::kRecovered, -1};
   }
   return await_each(ticket, deadline,
@@ -130,7 +159,7 @@ WaitEnd Group::begin_reading(Ticket ticket) {
     if (is_in(slot(peer, ticket).state.load(std::memory_order_seq_cst), ticket, Phase::kDropped)) {
       set_phase(ticket, Phase::kDropped);
       ring(block(rank_).bell);
-      return {WaitEnd::kDropped, static_cast<int>(peer)};
+      return {WaitEnd::kDropped, job_rank_of(peer)};
     }
   }
   return {};
@@ -168,11 +197,11 @@ void Group::drop(Ticket ticket, Clock::time_point deadline) noexcept {
 // ---- staging ----------------------------------------------------------------------------------
 
 std::byte* Group::own_half(std::uint32_t piece) const {
-  return control_.staging(rank_) + piece % 2 * (kStagingBytes / 2);
+  return whole().control_.staging(place_of(rank_)) + piece % 2 * (kStagingBytes / 2);
 }
 
 const std::byte* Group::half_of(std::size_t rank, std::uint32_t piece) const {
-  return control_.staging(rank) + piece % 2 * (kStagingBytes / 2);
+  return whole().control_.staging(place_of(rank)) + piece % 2 * (kStagingBytes / 2);
 }
 
 void Group::show_staged(Ticket ticket, std::uint32_t pieces) {
@@ -200,6 +229,7 @@ WaitEnd Group::await_consumed(Ticket ticket, std::uint32_t pieces, Clock::time_p
 // ---- segments ---------------------------------------------------------------------------------
 
 std::uint32_t Group::publish_segment(const Segment& segment) {
+  FSDP_ASSERT(!whole_, "segments are the whole job's");
   auto& entries = block(rank_).segments;
   for (std::uint32_t entry = 0; entry < kSegments; ++entry) {
     const std::uint32_t version = entries[entry].version.load(std::memory_order_relaxed);

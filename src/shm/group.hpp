@@ -18,7 +18,7 @@ namespace fsdp::shm {
 
 using Clock = std::chrono::steady_clock;
 
-/// How a wait ended, and the rank it is about.
+/// How a wait ended, and the rank it is about, as a rank of the whole job.
 struct WaitEnd {
   enum Kind {
     kReady,
@@ -32,12 +32,16 @@ struct WaitEnd {
   int rank = -1;
 };
 
-/// What the first rank to fail told.
+/// What the first rank to fail told; a rank of the whole job.
 struct Failure {
   int rank = -1;
   std::string text;
 };
 
+/// All ranks of a host's job, or a part of them: that has slots of its own and shares all else, the
+/// first failure, generations, staging and segments, with the whole. Ranks are indices in the group
+/// where nothing else is said.
+///
 /// *Thread safety*: one thread at a time; publish_failure() from any.
 class Group {
  public:
@@ -47,17 +51,26 @@ class Group {
   /// one process may pass one segment or one each.
   /// @throws Error kMismatch when the block is for another number of ranks
   Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size);
+  /// Bytes of zero that a part of `size` ranks needs for its slots.
+  static std::size_t part_bytes(int size);
+  /// A part of `job`, a whole one: the ranks `members` of it, ascending, of which this is the
+  /// `index`-th. `slots` is shared by them.
+  Group(std::shared_ptr<Group> job, std::shared_ptr<std::byte> slots, std::vector<int> members,
+        int index);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  /// Leaves: who still waits for this rank is told. Its segments stay readable.
+  /// Leaves the whole job: who still waits for this rank is told. Its segments stay readable.
   void leave() noexcept;
 
   int rank() const { return static_cast<int>(rank_); }
   int size() const { return static_cast<int>(size_); }
-  std::uint64_t generation() const { return generation_; }
-  const Identity& identity() const { return identity_; }
+  /// In the whole job.
+  int job_rank() const { return job_rank_of(rank_); }
+  int job_size() const { return static_cast<int>(whole().size_); }
+  std::uint64_t generation() const { return whole().generation_; }
+  const Identity& identity() const { return whole().identity_; }
 
   /// Until all ranks have joined. Once, before anything else. @blocks
   WaitEnd await_all_joined(Clock::time_point deadline);
@@ -99,16 +112,21 @@ class Group {
   void publish_failure(const std::string& text) noexcept;
   std::optional<Failure> first_failure() const;
 
-  /// Until all ranks are here; a new generation then. After a time-out this rank may come again.
+  /// Until all ranks are here; a new generation then. After a time-out this rank may come again. Of
+  /// the whole job.
   WaitEnd recover(Clock::time_point deadline);
   /// Whether recover() has been called and has not succeeded: nothing may be posted or read.
-  bool is_between_generations() const { return is_between_generations_; }
+  bool is_between_generations() const { return whole().is_between_generations_; }
 
-  /// "1, 3": the ranks that have not posted `ticket` and wait in nothing.
+  // Words for messages; they name ranks of the whole job.
+  /// "1, 3": the members that have not posted `ticket` and wait in nothing.
   std::string list_missing(Ticket ticket) const;
+  /// The ranks of the whole job that wait in nothing.
+  std::string list_idle() const;
   std::string list_missing_recovery() const;
-  std::string describe_process(std::size_t rank) const;
+  std::string describe_process(int job_rank) const;
 
+  // Segments are the whole job's; `rank` and owners are ranks of it.
   /// Enters a segment of this rank's in its directory and returns its id.
   /// @throws Error kIo when there are too many
   std::uint32_t publish_segment(const Segment& segment);
@@ -125,25 +143,40 @@ class Group {
   std::optional<WaitEnd> judge(std::size_t peer, Ticket ticket) const;
   bool has_process_ended(std::size_t peer) const;
 
-  RankBlock& block(std::size_t rank) const { return control_.rank(rank); }
+  const Group& whole() const { return whole_ ? *whole_ : *this; }
+  ControlHeader& header() const { return whole().control_.header(); }
+  std::size_t place_of(std::size_t rank) const { return members_[rank]; }
+  int job_rank_of(std::size_t rank) const { return static_cast<int>(place_of(rank)); }
+  RankBlock& block(std::size_t rank) const { return whole().control_.rank(place_of(rank)); }
   Slot& slot(std::size_t rank, Ticket ticket) const {
-    return block(rank).slots[sequence_of(ticket) % kRing];
+    const std::size_t at = sequence_of(ticket) % kRing;
+    return slots_ ? reinterpret_cast<Slot*>(slots_.get())[rank * kRing + at]
+                  : block(rank).slots[at];
   }
+  void follow_generation();
   std::uint64_t state(std::size_t rank, Ticket ticket) const {
     return slot(rank, ticket).state.load(std::memory_order_acquire);
   }
   void set_phase(Ticket ticket, Phase phase);
   void ring_all() noexcept;
 
+  std::size_t rank_;
+  std::size_t size_;
+  std::vector<std::size_t> members_;  ///< by rank, their ranks in the whole job
+  std::uint64_t sequence_ = 0;
+  std::uint64_t sequence_generation_ = 0;  ///< the generation that `sequence_` counts in
+
+  // Of a part.
+  std::shared_ptr<Group> whole_;
+  std::shared_ptr<std::byte> slots_;
+
+  // Of the whole job.
   std::shared_ptr<Segment> segment_;
   ControlBlock control_;
   Identity identity_;
-  std::size_t rank_;
-  std::size_t size_;
   std::vector<std::unique_ptr<ProcessWatch>> processes_;
   std::chrono::nanoseconds spin_{0};
   std::uint64_t generation_ = 0;
-  std::uint64_t sequence_ = 0;
   bool is_between_generations_ = false;
   std::mutex failure_mutex_;  // of this process: two threads of the rank may fail
 };

@@ -41,7 +41,7 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
   if (ready()) {
     return {};
   }
-  const auto spin_end = std::min(deadline, Clock::now() + spin_);
+  const auto spin_end = std::min(deadline, Clock::now() + whole().spin_);
   while (Clock::now() < spin_end) {
     for (int i = 0; i < 32; ++i) {
       relax();
@@ -63,7 +63,7 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
     const auto now = Clock::now();
     if (bad || now >= deadline) {
       // What came between the two looks counts.
-      end = ready() ? WaitEnd{} : bad.value_or(WaitEnd{WaitEnd::kTimeout, static_cast<int>(peer)});
+      end = ready() ? WaitEnd{} : bad.value_or(WaitEnd{WaitEnd::kTimeout, job_rank_of(peer)});
       break;
     }
     sleep_on(bell, seen, std::min<std::chrono::nanoseconds>(kSlice, deadline - now));

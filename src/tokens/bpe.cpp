@@ -25,26 +25,19 @@ class BpeTokenizer::Pieces {
  public:
   explicit Pieces(const BpeTokenizer& owner) : owner_(owner) {}
 
-  void append(std::string_view piece, std::vector<std::int64_t>& ids) {
-    if (piece.size() > kLongestKnownPiece) {
-      merge(piece);
-      ids.insert(ids.end(), symbols_.begin(), symbols_.end());
-      return;
-    }
-    auto known = known_.find(piece);
-    if (known == known_.end()) {
-      if (known_.size() == kMostKnownPieces) {
-        known_.clear();
-        ids_.clear();
+  void append(std::string_view piece, bool drop_unknown, std::vector<std::int64_t>& ids) {
+    if (piece.size() <= kLongestKnownPiece) {
+      if (const auto known = known_.find(piece); known != known_.end()) {
+        const auto begin = ids_.begin() + known->second.begin;
+        ids.insert(ids.end(), begin, begin + known->second.count);
+        return;
       }
-      merge(piece);
-      const Place place{.begin = static_cast<std::uint32_t>(ids_.size()),
-                        .count = static_cast<std::uint32_t>(symbols_.size())};
-      ids_.insert(ids_.end(), symbols_.begin(), symbols_.end());
-      known = known_.emplace(piece, place).first;
     }
-    const auto begin = ids_.begin() + known->second.begin;
-    ids.insert(ids.end(), begin, begin + known->second.count);
+    const bool is_whole = merge(piece, drop_unknown);
+    ids.insert(ids.end(), symbols_.begin(), symbols_.end());
+    if (is_whole && piece.size() <= kLongestKnownPiece) {
+      remember(piece);
+    }
   }
 
  private:
@@ -53,8 +46,18 @@ class BpeTokenizer::Pieces {
     std::uint32_t begin = 0, count = 0;
   };
 
-  /// Puts the tokens of `piece` into symbols_.
-  void merge(std::string_view piece) {
+  void remember(std::string_view piece) {
+    if (known_.size() == kMostKnownPieces) {
+      known_.clear();
+      ids_.clear();
+    }
+    known_.emplace(piece, Place{.begin = static_cast<std::uint32_t>(ids_.size()),
+                                .count = static_cast<std::uint32_t>(symbols_.size())});
+    ids_.insert(ids_.end(), symbols_.begin(), symbols_.end());
+  }
+
+  /// Puts the tokens of `piece` into symbols_. Returns whether no byte of it was dropped.
+  bool merge(std::string_view piece, bool drop_unknown) {
     FSDP_CHECK(piece.size() <= kLongestPiece, ErrorCode::kUnsupported, owner_.name(),
                ": a text without a place to cut for ", piece.size(), " bytes; ", kLongestPiece,
                " are possible");
@@ -62,18 +65,23 @@ class BpeTokenizer::Pieces {
     if (owner_.parts_.whole_pieces_first) {
       if (const auto whole = owner_.parts_.vocabulary.find(piece)) {
         symbols_.push_back(*whole);
-        return;
+        return true;
       }
     }
     for (const char character : piece) {
       const auto byte = static_cast<unsigned char>(character);
       const Id id = owner_.single_bytes_[byte];
+      if (id < 0 && drop_unknown) {
+        continue;
+      }
       FSDP_CHECK(id >= 0, ErrorCode::kInvalidArgument, owner_.name(), ": '", printable(piece),
                  "' cannot be encoded, for the vocabulary has no token for byte ",
-                 static_cast<int>(byte));
+                 static_cast<int>(byte), "; fsdp tokenize --drop-unknown leaves such bytes out");
       symbols_.push_back(id);
     }
+    const bool is_whole = symbols_.size() == piece.size();
     merger_.run(owner_.parts_.merges, symbols_);
+    return is_whole;
   }
 
   const BpeTokenizer& owner_;
@@ -86,8 +94,8 @@ class BpeTokenizer::Pieces {
 /// One call of encode(). See NOTE [How text becomes tokens].
 class BpeTokenizer::Run {
  public:
-  Run(const BpeTokenizer& owner, const TokenSink& sink, std::string_view text)
-      : owner_(owner), sink_(sink), begin_(text.data()) {
+  Run(const BpeTokenizer& owner, bool drop_unknown, const TokenSink& sink, std::string_view text)
+      : owner_(owner), drop_unknown_(drop_unknown), sink_(sink), begin_(text.data()) {
     ids_.reserve(kBatch + kLongestKnownPiece);
   }
 
@@ -146,7 +154,7 @@ class BpeTokenizer::Run {
     if (piece.empty()) {
       return;
     }
-    owner_.pieces_->append(piece, ids_);
+    owner_.pieces_->append(piece, drop_unknown_, ids_);
     if (ids_.size() >= kBatch) {
       hand_over(piece.data() + piece.size());
     }
@@ -158,6 +166,7 @@ class BpeTokenizer::Run {
   }
 
   const BpeTokenizer& owner_;
+  bool drop_unknown_;
   const TokenSink& sink_;
   const char* begin_;
   std::vector<std::int64_t> ids_;
@@ -200,7 +209,7 @@ void BpeTokenizer::encode(std::string_view text, const EncodeOptions& options,
                           const TokenSink& sink) const {
   const std::lock_guard lock(mutex_);
   const Literals& literals = options.special_tokens ? with_special_ : plain_;
-  Run run(*this, sink, text);
+  Run run(*this, options.drop_unknown, sink, text);
   run.look_for(literals.first, text, &literals.second);
   run.finish(text);
 }

@@ -54,8 +54,7 @@ void add_byte_level_merge(BpeParts& parts, const std::string& path, std::size_t 
              !left_id    ? "the first"
              : !right_id ? "the second"
                          : "the two together");
-  parts.merges.add(*left_id, *right_id,
-                   {.rank = static_cast<std::int32_t>(number), .id = *joined});
+  parts.merges.add(*left_id, *right_id, {.rank = static_cast<std::int32_t>(number), .id = *joined});
 }
 
 BpeParts parse_gpt2_files(const std::string& vocabulary_path, std::string_view vocabulary,
@@ -77,8 +76,7 @@ BpeParts parse_gpt2_files(const std::string& vocabulary_path, std::string_view v
     FSDP_CHECK(space != std::string_view::npos && space == line.rfind(' '), ErrorCode::kCorrupt,
                "'", merges_path, "': merge ", number, " is '", printable(line),
                "', expected two tokens with a space between");
-    add_byte_level_merge(parts, merges_path, number, line.substr(0, space),
-                         line.substr(space + 1));
+    add_byte_level_merge(parts, merges_path, number, line.substr(0, space), line.substr(space + 1));
     ++number;
   }
   if (const auto id = parts.vocabulary.find(kEndOfText)) {

@@ -133,8 +133,7 @@ Found look_at(const std::string& path) {
   FSDP_CHECK(fs::status_known(status), ErrorCode::kIo, "'", path,
              "' cannot be read: ", error.message());
   FSDP_CHECK(fs::exists(status), ErrorCode::kNotFound, "tokenizer '", path, "' does not exist");
-  return fs::is_directory(status) ? look_into(path)
-                                  : look_at_file(path, detail::read_file(path));
+  return fs::is_directory(status) ? look_into(path) : look_at_file(path, detail::read_file(path));
 }
 
 bool is_bytes(const std::string& path) { return path == kBytes && !is_there(path); }
@@ -163,8 +162,8 @@ detail::BpeParts read_parts(const Found& found,
              ErrorCode::kUnsupported, "'", found.config, "' says that the tokenizer is a ",
              config ? config->tokenizer_class : "", "; from ", found.main,
              " and its merges only GPT-2's can be made: its tokenizer.json is needed");
-  detail::BpeParts parts = detail::parse_gpt2_files(found.main, content, found.merges,
-                                                    detail::read_file(found.merges));
+  detail::BpeParts parts =
+      detail::parse_gpt2_files(found.main, content, found.merges, detail::read_file(found.merges));
   detail::set_ends(parts, config);
   return parts;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// tiktoken's rank files hold neither pattern nor special tokens: both belong to the encoding's name,
-/// which is not in the file either. The number of ranks tells the encodings apart.
+/// tiktoken's rank files hold neither pattern nor special tokens: both belong to the encoding's
+/// name, which is not in the file either. The number of ranks tells the encodings apart.
 ///
 /// *Source*: tiktoken_ext/openai_public.py.
 #include <charconv>
@@ -164,9 +164,10 @@ BpeParts parse_tiktoken(const std::string& path, std::string_view text) {
     set_ends(parts, TokenizerConfig{.bos = encoding.bos, .eos = encoding.eos});
     return parts;
   }
-  fail(ErrorCode::kUnsupported, "'", path, "' holds ", parts.vocabulary.size(),
-       " ranks, which is none of the known encodings (r50k 50256, cl100k 100256, o200k 199998): its "
-       "pattern and special tokens are not in the file; use the model's tokenizer.json");
+  fail(
+      ErrorCode::kUnsupported, "'", path, "' holds ", parts.vocabulary.size(),
+      " ranks, which is none of the known encodings (r50k 50256, cl100k 100256, o200k 199998): its "
+      "pattern and special tokens are not in the file; use the model's tokenizer.json");
 }
 
 }  // namespace fsdp::tokens::detail

@@ -56,9 +56,8 @@ std::optional<std::int64_t> named(const BpeParts& parts, const std::optional<std
 TokenizerConfig parse_tokenizer_config(const std::string& path, std::string_view text) {
   const nlohmann::json config = parse_json(path, text);
   const auto found = config.find("tokenizer_class");
-  return {.tokenizer_class = found != config.end() && found->is_string()
-                                 ? found->get<std::string>()
-                                 : std::string(),
+  return {.tokenizer_class = found != config.end() && found->is_string() ? found->get<std::string>()
+                                                                         : std::string(),
           .bos = token_text(config, "bos_token"),
           .eos = token_text(config, "eos_token")};
 }

@@ -22,16 +22,11 @@ bool continues(std::string_view text, std::size_t at) {
 /// code points that do not exist (Unicode, table 3-7).
 bool second_byte_fits(unsigned char first, unsigned char second) {
   switch (first) {
-    case 0xe0:
-      return second >= 0xa0;
-    case 0xed:
-      return second < 0xa0;
-    case 0xf0:
-      return second >= 0x90;
-    case 0xf4:
-      return second < 0x90;
-    default:
-      return true;
+    case 0xe0: return second >= 0xa0;
+    case 0xed: return second < 0xa0;
+    case 0xf0: return second >= 0x90;
+    case 0xf4: return second < 0x90;
+    default: return true;
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Published tokenizers give the ids that the reference implementations give: Hugging Face's
-/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers` and a Python with both packages
-/// (FSDP_TEST_PYTHON, .venv-peers); skipped without.
+/// tokenizers and OpenAI's tiktoken. Needs `./dev data tokenizers`, and for SmolLM2's
+/// `./dev data smollm2`; skipped without.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -37,7 +37,8 @@ std::string hard_text() {
       "שלום مرحبا ١٢٣\n"
       "½ Ⅷ ² १२ 𝟘𝔞\n"
       "a\u00a0\u00a0z\u180ez\u200bz\u3000\u3000z\u0085z\u2028z\ufeff\n"
-      "{\"key\": [1, 2]} <|endoftext|> <|begin_of_text|><|im_start|> for(;;){i++;}//--==>>!!??...\n";
+      "{\"key\": [1, 2]} <|endoftext|> <|begin_of_text|><|im_start|> "
+      "for(;;){i++;}//--==>>!!??...\n";
   text += std::string("NUL \0 and \x01\x02\x7f\x1b[0m", 17) + std::string(5000, ' ') + "|" +
           std::string(5000, '\n') + "|" + std::string(3000, 'a') + std::string(3000, '-') +
           std::string(999, '\t') + "end";
@@ -47,9 +48,9 @@ std::string hard_text() {
 /// Words of random characters of the planes and scripts that all engines know.
 std::string random_text(std::size_t characters) {
   constexpr std::pair<std::uint32_t, std::uint32_t> kRanges[] = {
-      {0x20, 0x7e},     {0x20, 0x7e},     {0xa0, 0x24f},    {0x300, 0x36f},   {0x370, 0x3ff},
-      {0x400, 0x4ff},   {0x5d0, 0x5ea},   {0x620, 0x64a},   {0x660, 0x669},   {0x905, 0x939},
-      {0x1e00, 0x1eff}, {0x2000, 0x206f}, {0x20a0, 0x20bf}, {0x2150, 0x2188}, {0x2190, 0x21ff},
+      {0x20, 0x7e},     {0x20, 0x7e},     {0xa0, 0x24f},    {0x300, 0x36f},     {0x370, 0x3ff},
+      {0x400, 0x4ff},   {0x5d0, 0x5ea},   {0x620, 0x64a},   {0x660, 0x669},     {0x905, 0x939},
+      {0x1e00, 0x1eff}, {0x2000, 0x206f}, {0x20a0, 0x20bf}, {0x2150, 0x2188},   {0x2190, 0x21ff},
       {0x3041, 0x3096}, {0x4e00, 0x9fa5}, {0xac00, 0xd7a3}, {0x1f300, 0x1f5ff}, {0x20000, 0x2a6d6}};
   std::mt19937 random(7);
   std::string text;
@@ -65,16 +66,17 @@ std::string random_text(std::size_t characters) {
 
 struct Published {
   const char* name;
-  const char* path;  ///< below data/tokenizers, for both
+  const char* path;  ///< below data/
   const char* packages;
 };
 
 class TokenizerOracleTest : public ::testing::TestWithParam<Published> {
  protected:
   void SetUp() override {
-    path_ = std::string(FSDP_SOURCE_DIR) + "/data/tokenizers/" + GetParam().path;
+    path_ = std::string(FSDP_SOURCE_DIR) + "/data/" + GetParam().path;
     if (!std::filesystem::exists(path_)) {
-      GTEST_SKIP() << path_ << " is not there: ./dev data tokenizers fetches it";
+      GTEST_SKIP() << path_ << " is not there: ./dev data tokenizers fetches it, SmolLM2's "
+                   << "./dev data smollm2";
     }
     python_ = python_with(GetParam().packages);
     if (python_.empty()) {
@@ -109,11 +111,11 @@ class TokenizerOracleTest : public ::testing::TestWithParam<Published> {
     ADD_FAILURE() << GetParam().name << ": " << ids.size() << " ids, expected " << expected.size()
                   << "; they differ from token " << ours - ids.begin() << " on, after '"
                   << tokens::printable(before) << "': "
-                  << ::testing::PrintToString(std::vector<std::int64_t>(
-                         ours, std::min(ours + 6, ids.end())))
+                  << ::testing::PrintToString(
+                         std::vector<std::int64_t>(ours, std::min(ours + 6, ids.end())))
                   << " and "
-                  << ::testing::PrintToString(std::vector<std::int64_t>(
-                         theirs, std::min(theirs + 6, expected.end())));
+                  << ::testing::PrintToString(
+                         std::vector<std::int64_t>(theirs, std::min(theirs + 6, expected.end())));
   }
 
   fsdp::test::TemporaryDirectory directory_;
@@ -130,16 +132,18 @@ TEST_P(TokenizerOracleTest, HardTextHasTheSameIds) {
   expect_equal(hard_text(), true);
 }
 
-TEST_P(TokenizerOracleTest, RandomUnicodeHasTheSameIds) { expect_equal(random_text(100'000), false); }
+TEST_P(TokenizerOracleTest, RandomUnicodeHasTheSameIds) {
+  expect_equal(random_text(100'000), false);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     All, TokenizerOracleTest,
-    ::testing::Values(Published{"Gpt2", "gpt2", "tokenizers"},
-                      Published{"Llama3", "llama3/tokenizer.json", "tokenizers"},
-                      Published{"SmolLm2", "smollm2/tokenizer.json", "tokenizers"},
-                      Published{"R50k", "tiktoken/r50k_base.tiktoken", "tiktoken"},
-                      Published{"Cl100k", "tiktoken/cl100k_base.tiktoken", "tiktoken"},
-                      Published{"O200k", "tiktoken/o200k_base.tiktoken", "tiktoken"}),
+    ::testing::Values(Published{"Gpt2", "tokenizers/gpt2", "tokenizers"},
+                      Published{"Llama3", "tokenizers/llama3/tokenizer.json", "tokenizers"},
+                      Published{"SmolLm2", "models/smollm2-135m/tokenizer.json", "tokenizers"},
+                      Published{"R50k", "tokenizers/tiktoken/r50k_base.tiktoken", "tiktoken"},
+                      Published{"Cl100k", "tokenizers/tiktoken/cl100k_base.tiktoken", "tiktoken"},
+                      Published{"O200k", "tokenizers/tiktoken/o200k_base.tiktoken", "tiktoken"}),
     [](const auto& tested) { return tested.param.name; });
 
 }  // namespace

@@ -178,7 +178,7 @@ TEST(ScheduleModelTest, WeightsAndGradientsTogether) {
                                      call("end of backward", &CheckedSchedule::end_backward, true),
                                      call("abort", &CheckedSchedule::abort_backward)};
   const Config config{
-      .units = 2, .root = 0, .prefetch = 1, .slots = 2, .reduce_buffers = 1, .fence = true};
+      .units = 2, .root = 0, .prefetch = 1, .slots = 2, .reduce_buffers = 1, .kept = {1}};
   expect_no_rule_broken(config, events, 6);
 }
 

@@ -55,7 +55,14 @@ Config random_config(Random& random) {
   config.prefetch = random.between(0, 3);
   config.slots = random.between(1, 5);
   config.reduce_buffers = random.between(1, 3);
-  config.fence = random.one_in(4);
+  for (int unit = 0; unit < config.units; ++unit) {
+    if (random.one_in(5)) {
+      config.kept.push_back(unit);
+    }
+    if (random.one_in(5)) {
+      config.own_buffers.push_back(unit);
+    }
+  }
   return config;
 }
 

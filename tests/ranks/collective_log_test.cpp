@@ -79,9 +79,9 @@ TEST_P(EveryCollective, IsLoggedWithItsNumberAtDebugLevel) {
   });
   const std::string text = testing::internal::GetCapturedStderr();
   base::set_log_level(before);
-  EXPECT_THAT(text, ContainsRegex("all-gather #[12] of unit \"h.5\" .16 bytes of Float a slice. "
+  EXPECT_THAT(text, ContainsRegex("all-gather #[0-9] of unit \"h.5\" .16 bytes of Float a slice. "
                                   "starts"));
-  EXPECT_THAT(text, ContainsRegex("reduce-scatter #[23] of unit \"h.5\" is complete: under way "));
+  EXPECT_THAT(text, ContainsRegex("reduce-scatter #[0-9] of unit \"h.5\" is complete: under way "));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, EveryCollective,

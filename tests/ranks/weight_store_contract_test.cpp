@@ -24,11 +24,15 @@ constexpr std::int64_t kCounts[] = {0, 1, 13, 40001};
 constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16,    at::kInt,
                                       at::kLong,  at::kBool,   at::kComplexFloat};
 
-Unit make_unit(const std::string& name, std::int64_t numel, int size, at::ScalarType dtype) {
+Unit make_unit(const std::string& name, int bundle, std::int64_t numel,
+               comm::Communicator& communicator, at::ScalarType dtype) {
   Unit unit;
   unit.name = name;
-  unit.dtype = dtype;
-  unit.layout = std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel}, size, 1);
+  unit.bundle = bundle;
+  unit.dtype = unit.param_dtype = dtype;
+  unit.placement = engine::make_placement(Strategy::kFullShard, communicator);
+  unit.layout =
+      std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel}, communicator.size(), 1);
   return unit;
 }
 
@@ -80,11 +84,11 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
         memory::Ledger ledger;
         {
           std::vector<Unit> units;
-          units.push_back(make_unit("first", count, size, dtype));
-          units.push_back(make_unit("second", 2 * count + 1, size, dtype));
+          units.push_back(make_unit("first", 0, count, communicator, dtype));
+          units.push_back(make_unit("second", 1, 2 * count + 1, communicator, dtype));
           const auto store = kind == Kind::kSlots
-                                 ? engine::make_slot_store(communicator, ledger, {.slots = 2})
-                                 : engine::make_aliased_store(communicator, ledger);
+                                 ? engine::make_slot_store(ledger, {.slots = 2})
+                                 : engine::make_aliased_store(ledger);
           store->make_shards(units);
           EXPECT_EQ(store->needs_fence(), kind == Kind::kAliased);
           std::int64_t shards = 0;
@@ -93,7 +97,7 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
             shards += unit.shard_bytes();
           }
           EXPECT_EQ(ledger.live()[memory::Kind::kShards], shards);
-          const std::int64_t largest = std::max(units[0].padded_bytes(), units[1].padded_bytes());
+          const std::int64_t largest = std::max(units[0].gathered_bytes(), units[1].gathered_bytes());
           const std::int64_t slots = kind == Kind::kSlots ? 2 * largest : 0;
           EXPECT_EQ(ledger.live()[memory::Kind::kGatherSlots], slots);
           for (int round = 0; round < 2; ++round) {
@@ -152,8 +156,8 @@ TEST(AliasedStore, SaysThatTheTransportHasNoSharedMemory) {
   test::run_ranks("c10d", 2, [](comm::Communicator& communicator) {
     memory::Ledger ledger;
     std::vector<Unit> units;
-    units.push_back(make_unit("only", 3, 2, at::kFloat));
-    const auto store = engine::make_aliased_store(communicator, ledger);
+    units.push_back(make_unit("only", 0, 3, communicator, at::kFloat));
+    const auto store = engine::make_aliased_store(ledger);
     try {
       store->make_shards(units);
       ADD_FAILURE() << "c10d has no shared memory";

@@ -10,12 +10,52 @@ namespace fsdp::test {
 using schedule::Action;
 using schedule::ActionKind;
 
+namespace {
+
+/// Units with a place of their own, in the order of their places.
+std::vector<int> with_own(bool has_root, int root, const std::vector<int>& others) {
+  std::vector<int> units;
+  if (has_root) {
+    units.push_back(root);
+  }
+  for (int unit : others) {
+    if (std::ranges::find(units, unit) == units.end()) {
+      units.push_back(unit);
+    }
+  }
+  return units;
+}
+
+std::vector<int> kept_units(const schedule::Config& config) {
+  return with_own(config.keep_root && config.root >= 0, config.root, config.kept);
+}
+
+std::vector<int> units_with_buffers(const schedule::Config& config) {
+  return with_own(config.root >= 0 && config.units > 1, config.root, config.own_buffers);
+}
+
+int place_of(int unit, const std::vector<int>& owners, int ring) {
+  const auto found = std::ranges::find(owners, unit);
+  return found == owners.end() ? -1 : ring + static_cast<int>(found - owners.begin());
+}
+
+}  // namespace
+
+int CheckedSchedule::own_slot(int unit) const {
+  return place_of(unit, kept_units(config_), config_.slots);
+}
+
+int CheckedSchedule::own_buffer(int unit) const {
+  return place_of(unit, units_with_buffers(config_), config_.reduce_buffers);
+}
+
 CheckedSchedule::CheckedSchedule(const schedule::Config& config)
     : config_(config),
       schedule_(config),
       units_(static_cast<std::size_t>(config.units)),
-      slots_(static_cast<std::size_t>(config.slots + (config.keep_root ? 1 : 0)), -1),
-      buffers_(static_cast<std::size_t>(config.reduce_buffers + 1), -1) {}
+      slots_(static_cast<std::size_t>(config.slots) + kept_units(config).size(), -1),
+      buffers_(static_cast<std::size_t>(config.reduce_buffers) + units_with_buffers(config).size(),
+               -1) {}
 
 bool CheckedSchedule::touch(const std::vector<int>& units, Pass pass, std::uint64_t signature) {
   actions_.clear();
@@ -71,8 +111,6 @@ void CheckedSchedule::gradients_complete(int unit) {
 void CheckedSchedule::end_backward(bool flush) {
   execute(schedule_.end_backward(flush));
   check_nothing_is_left();
-  const bool fences = !actions_.empty() && actions_.back().kind == ActionKind::kFence;
-  require(fences == config_.fence, "backward ends with a fence when there is one");
   for (int unit = 0; flush && unit < config_.units; ++unit) {
     require(at(unit).buffer < 0 && !at(unit).has_gradients, "a flush leaves no gradient", unit);
     require(at(unit).is_reduced || !at(unit).is_trainable, "a flush reduces every unit", unit);
@@ -149,9 +187,6 @@ void CheckedSchedule::execute(const std::vector<Action>& actions) {
 }
 
 void CheckedSchedule::execute(const Action& action) {
-  if (action.kind == ActionKind::kFence) {
-    return;
-  }
   Unit& unit = at(action.unit);
   const auto place = static_cast<std::size_t>(action.slot);
   switch (action.kind) {
@@ -159,8 +194,9 @@ void CheckedSchedule::execute(const Action& action) {
       require(unit.weights == Weights::kSharded, "a gather starts from shards", action.unit);
       require(place < slots_.size() && slots_[place] == -1, "a gather starts in a free slot",
               action.unit);
-      const bool in_own = static_cast<int>(place) == config_.slots;
-      require(in_own == is_kept(action.unit), "the kept root alone has its own slot", action.unit);
+      const int own = own_slot(action.unit);
+      require(own < 0 ? action.slot < config_.slots : action.slot == own,
+              "a kept unit goes to its own slot, another to the ring", action.unit);
       slots_[place] = action.unit;
       unit.slot = action.slot;
       unit.weights = Weights::kGathering;
@@ -184,9 +220,9 @@ void CheckedSchedule::execute(const Action& action) {
       require(unit.buffer == -1, "a unit collects in one buffer", action.unit);
       require(place < buffers_.size() && buffers_[place] == -1, "a free buffer is opened",
               action.unit);
-      const bool is_root = action.unit == config_.root && config_.units > 1;
-      require((action.slot == config_.reduce_buffers) == is_root,
-              "the root alone has its own buffer", action.unit);
+      const int own = own_buffer(action.unit);
+      require(own < 0 ? action.slot < config_.reduce_buffers : action.slot == own,
+              "a unit with a buffer of its own takes that, another one of the ring", action.unit);
       buffers_[place] = action.unit;
       unit.buffer = action.slot;
       break;
@@ -207,7 +243,6 @@ void CheckedSchedule::execute(const Action& action) {
       buffers_[place] = -1;
       unit.buffer = -1;
       break;
-    case ActionKind::kFence: break;
   }
 }
 
@@ -241,12 +276,8 @@ std::string to_string(const std::vector<Action>& actions) {
   std::string text;
   for (const Action& action : actions) {
     text += text.empty() ? "" : ", ";
-    if (action.kind == ActionKind::kFence) {
-      text += "fence";
-    } else {
-      text += std::string(kNames[static_cast<int>(action.kind)]) + " " +
-              std::to_string(action.unit) + "@" + std::to_string(action.slot);
-    }
+    text += std::string(kNames[static_cast<int>(action.kind)]) + " " +
+            std::to_string(action.unit) + "@" + std::to_string(action.slot);
   }
   return text;
 }

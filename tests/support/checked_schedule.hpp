@@ -63,7 +63,10 @@ class CheckedSchedule {
 
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
-  bool is_kept(int unit) const { return config_.keep_root && unit == config_.root; }
+  bool is_kept(int unit) const { return own_slot(unit) >= 0; }
+  /// The place that is the unit's alone, -1 for one of the ring.
+  int own_slot(int unit) const;
+  int own_buffer(int unit) const;
   void require(bool condition, const char* rule, int unit = -1);
   void execute(const std::vector<Action>& actions);
   void execute(const Action& action);
@@ -81,8 +84,7 @@ class CheckedSchedule {
   std::string violation_;
 };
 
-/// "start 0@1, wait 0@1, free 0@1, open 0@0, reduce 0@0, done 0@0, fence", where @ is a slot or a
-/// buffer.
+/// "start 0@1, wait 0@1, free 0@1, open 0@0, reduce 0@0, done 0@0", where @ is a slot or a buffer.
 std::string to_string(const std::vector<schedule::Action>& actions);
 
 }  // namespace fsdp::test

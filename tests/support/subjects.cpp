@@ -302,10 +302,12 @@ std::vector<at::Tensor> whole_gradients(const Sharded& sharded) {
       numel *= size;
     }
     at::Tensor whole = torch::zeros({numel}, parameter.shard.options());
-    if (parameter.shard.numel() > 0) {
-      whole.narrow(0, parameter.begin, parameter.shard.numel()).copy_(parameter.shard.grad());
+    if (parameter.shard.grad().defined()) {
+      whole.narrow(0, parameter.begin + parameter.answered_begin, parameter.answered_numel)
+          .copy_(parameter.shard.grad().narrow(0, parameter.answered_begin,
+                                               parameter.answered_numel));
     }
-    // Each element lies on one rank, so the sum puts the pieces together.
+    // One rank answers for each element, so the sum puts the pieces together.
     sharded.world().communicator().all_reduce(whole, {.name = "whole_gradients"});
     gradients.push_back(whole.view(parameter.sizes));
   }

@@ -25,8 +25,11 @@ class Communicator;
 /// own, so that bits may differ from those of the other transports. The divisor and `accumulate`
 /// are applied after the sum, in at least float32.
 ///
-/// `timeout` limits every wait; zero means FSDP_TIMEOUT or 5 minutes.
-/// @throws Error kInvalidArgument for no backend
+/// `timeout` limits every wait; zero means FSDP_TIMEOUT or 5 minutes. Known numbers are reduced and
+/// gathered first: a backend that averages or drops what it should sum is refused.
+/// @collective all ranks of the backend @blocks
+/// @throws Error kInvalidArgument for no backend, kUnsupported for one whose sums are wrong, else
+/// as comm::Work::wait()
 ///
 /// *Example*:
 ///

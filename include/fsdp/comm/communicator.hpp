@@ -11,11 +11,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace fsdp::comm {
 
 /// The kinds of collective, as they travel in fingerprints and appear in messages. An all-reduce
-/// travels as the all-gather that it is made of.
+/// travels as the reduce-scatters and all-gathers that it is made of.
 enum class Operation : std::int32_t {
   kAllGather = 1,
   kReduceScatter = 2,
@@ -62,19 +63,25 @@ struct Reduction {
 /// *Invariants*: every rank issues the same collectives in the same order and waits for them in the
 /// same order. Sums run in rank order with at least fp32 accumulation, so that the same inputs give
 /// the same bits in every run and on every rank (`c10d`: as its backend sums). All tensors are
-/// contiguous, dst and src of one dtype; a tensor of `size() * n` elements is read as `size()`
-/// slices of n elements, slice r belonging to rank r. Counts of zero are allowed. `gloo`, `shm` and
-/// `threads` take CPU tensors.
+/// contiguous, dst and src of one dtype but where a reduction widens; a tensor of `size() * n`
+/// elements is read as `size()` slices of n elements, slice r belonging to rank r. Counts of zero
+/// are allowed. `gloo`, `shm` and `threads` take CPU tensors.
 ///
 /// *Errors*: a collective throws Error kInvalidArgument for an undefined or non-contiguous tensor,
 /// unequal dtypes or sizes that do not fit, before anything is sent, so that the ranks stay in
 /// step; kPeerFailed when the group has failed before. What peers do is told by Work::wait().
 ///
-/// *Thread safety*: one thread at a time per rank.
-class Communicator {
+/// *Groups*: split() makes communicators over parts of the ranks. They are parts of one job: the
+/// first failure in any of them ends the waits in all, recover() and set_timeout() called on one
+/// act on all, and messages name ranks by their number in the whole job.
+///
+/// *Thread safety*: one thread at a time per rank, over all groups of a job. Made by factories that
+/// return a shared_ptr.
+class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   virtual ~Communicator() = default;
 
+  /// This rank among, and the number of, the ranks of this communicator.
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// The name of the transport: "threads", "shm", "gloo", "c10d".
@@ -85,7 +92,11 @@ class Communicator {
   virtual std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) = 0;
 
   /// Reduces slice rank() of every rank's `src` (size()*n elements) into `dst` (n elements), of
-  /// float32, float64, bfloat16, float16, int32 or int64. `dst` and `src` must not overlap.
+  /// float32, float64, bfloat16, float16, int32 or int64. `dst` may be the own slice of `src`, else
+  /// they must not overlap.
+  ///
+  /// `dst` may be float32 for a `src` of bfloat16 or float16: half the bytes move, the sum is that
+  /// of float32 and is not rounded. (`c10d` moves float32 then, as a backend sums what it moves.)
   /// @collective all ranks @throws Error kUnsupported for another dtype, kInvalidArgument for a
   /// divisor of zero
   virtual std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
@@ -98,10 +109,21 @@ class Communicator {
   /// @collective all ranks
   virtual std::unique_ptr<Work> agree(const Label& label) = 0;
 
-  /// Sums a small CPU `buffer` over all ranks in rank order, in place; for counts and norms.
-  /// @collective all ranks @blocks until every rank is here @memory size() times the buffer, for
-  /// the call @throws as reduce_scatter and Work::wait() do
-  virtual void all_reduce(at::Tensor buffer, const Label& label);
+  /// buffer = (sum over all ranks, in rank order) / divisor, in place, for a CPU `buffer` of any
+  /// size: a reduce-scatter into the own slice and an all-gather of the slices, for pieces of at
+  /// most `kAllReducePieceBytes`, two of them under way at a time; a small one is gathered. The
+  /// first pieces move from now on, the others while wait() lasts. All ranks get the same bits.
+  /// @collective all ranks; works are waited for in the same order on all ranks
+  /// @memory staging of two reduce-scatters of a piece: reserve_staging(min(buffer,
+  /// kAllReducePieceBytes), 2) @throws as reduce_scatter
+  std::unique_ptr<Work> start_all_reduce(at::Tensor buffer, double divisor, const Label& label);
+
+  static constexpr std::int64_t kAllReducePieceBytes = std::int64_t{16} << 20;
+
+  /// start_all_reduce() and its wait; for counts and norms.
+  /// @collective all ranks @blocks until every rank is here @throws as reduce_scatter and
+  /// Work::wait() do
+  void all_reduce(at::Tensor buffer, const Label& label);
 
   /// Reserves what `in_flight` concurrent reduce-scatters of sources of up to `max_src_bytes` need
   /// beyond the caller's buffers, so that steady state allocates nothing. Returns those bytes; the
@@ -126,6 +148,18 @@ class Communicator {
   /// Whether Work::wait() of a reduce-scatter returns only after every rank has called it: then it
   /// serves as a fence as well.
   virtual bool is_fenced_by_reduce_scatter() const { return false; }
+
+  /// A communicator over a part of this one's ranks: those in `ranks`, ascending, numbered there
+  /// from 0 in that order. Each rank passes the list of its own group; the lists are a partition of
+  /// all ranks. `label` names the group in messages. Costs one all-gather of size() bytes a rank
+  /// (`shm`: two more) and no connection; a group of one rank is an identity that sends nothing.
+  /// May be split again. At most 63 groups a rank at a time.
+  /// @collective all ranks of this communicator, same label @blocks
+  /// @throws Error on all ranks: kInvalidArgument for a list that is empty, does not ascend, leaves
+  /// its own rank out or names a rank that is not there; kMismatch where two ranks of a group give
+  /// different lists; kIo when there is too little shared memory; kUnsupported for `c10d`
+  virtual std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
+                                              const std::string& label);
 
   /// How long any wait may last. Default: FSDP_TIMEOUT in seconds, else 5 minutes.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Text files into token files: once by hand (`fsdp tokenize`), or at the start of a training, which
-/// keeps what it made for the next one.
+/// Text files into token files: once by hand (`fsdp tokenize`), or at the start of a training,
+/// which keeps what it made for the next one.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct TokenizeProgress {
 };
 
 struct TokenizeOptions {
-  bool special_tokens = false;  ///< see tokens::EncodeOptions
-  bool end_files = false;       ///< put eos after each file
+  tokens::EncodeOptions encode = {};
+  bool end_files = false;  ///< put eos after each file
   /// Called some dozen times a second at most, from the thread that tokenizes.
   std::function<void(const TokenizeProgress&)> progress = {};
 };
@@ -35,9 +35,9 @@ struct TokenizeResult {
 };
 
 /// Writes the tokens of `inputs`, one after the other, to the token file `out`. An input is a text
-/// file or a directory of them (walked down in the order of paths, hidden names left out); each file
-/// is encoded as a whole. The file appears complete, or not at all. Memory does not grow with the
-/// inputs.
+/// file or a directory of them (walked down in the order of paths, hidden names left out); each
+/// file is encoded as a whole. The file appears complete, or not at all. Memory does not grow with
+/// the inputs.
 /// @throws Error kNotFound or kIo for an input or for `out`; kInvalidArgument for inputs that hold
 /// no file or a token file, and for `end_files` without an eos; whatever encode() throws
 TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<std::string>& inputs,

@@ -9,11 +9,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "fsdp/comm/mesh.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/precision.hpp"
+#include "fsdp/engine/strategy.hpp"
 #include "fsdp/engine/units.hpp"
 #include "fsdp/memory/ledger.hpp"
 #include "fsdp/trace/event.hpp"
@@ -47,6 +51,21 @@ enum class Store {
 struct Options {
   /// Which modules become units. Default: the whole module is one unit.
   Units units = {};
+  /// How units are spread over the ranks.
+  Strategy strategy = Strategy::kFullShard;
+  /// Who is whose replica; for the strategies that need to know it, and no others.
+  std::optional<DeviceMesh> mesh = {};
+  /// Units that stay gathered from forward to the end of backward, as all do with kShardGrad; the
+  /// root is asked for as "". Each takes a slot of its own and saves a gather a step.
+  Units keep_gathered = {};
+  /// Parameters of fewer elements than this are kReplicate, together in one unit, whatever the
+  /// strategy: norms and biases then cost no gather, and an all-reduce at the end of backward.
+  std::int64_t replicate_below = 0;
+  /// Parameters, by name with `*` for any text, that are left to the program: each rank keeps them
+  /// whole, and nothing initialises, reduces or saves them. A pattern must match one.
+  std::vector<std::string> ignore = {};
+  /// What gradients are divided by. See also Sharded::set_gradient_divisor().
+  Reduction reduction = Reduction::kMean;
   /// Which of the units a rank may leave out of a step, by Sharded::participate(); the root is
   /// asked for as "". Backward gathers them also where no operator takes their weights, so that it
   /// is the same on ranks that run them and on ranks that do not. Default: none. Cost: that gather,
@@ -65,6 +84,8 @@ struct Options {
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
+  /// The types of gathered weights, gradients on their way, results and buffers.
+  MixedPrecision precision = {};
   Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
   int moments = 2;
@@ -86,6 +107,20 @@ struct NamedShard {
   std::int64_t begin = 0;            ///< its first element's position in the flattened parameter
   std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
   std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
+  /// Of the elements in `shard`, those that this rank answers for. Several ranks may hold an
+  /// element, exactly one of the world answers for it: add up norms and write files over these.
+  std::int64_t answered_begin = 0;  ///< position in `shard`
+  std::int64_t answered_numel = 0;
+};
+
+/// A unit's shard as an optimizer that runs over whole ones sees it. Padding is zero in `shard` and
+/// `grad`, and must stay so.
+struct FlatShard {
+  at::Tensor shard;   ///< 1-D
+  at::Tensor grad;    ///< of the same size; undefined where no parameter of the unit has one
+  bool trains;        ///< a parameter of it requires grad now; that may change between steps
+  std::int64_t answered_begin;  ///< as in NamedShard, padding included
+  std::int64_t answered_numel;
 };
 
 /// A buffer of the module; every rank holds it whole.
@@ -101,16 +136,25 @@ struct Counters {
   std::int64_t reduce_scatters = 0;
   std::int64_t reduce_bytes = 0;
   std::int64_t padding_bytes = 0;    ///< moved beside the logical bytes, gathers and reductions
+  std::int64_t secondary_gathers = 0;   ///< those of the gathers that came from secondary shards
+  std::int64_t replica_reductions = 0;  ///< units reduced over replicas
+  std::int64_t replica_bytes = 0;       ///< logical; of an all-reduce, twice this rank's slice
+  std::int64_t refreshes = 0;           ///< gathers of new weights over replicas
+  std::int64_t refresh_bytes = 0;
   std::int64_t touches = 0;          ///< operators that took a weight
+  std::int64_t casts = 0;            ///< of a shard into the type that operators take
   std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
 };
 
 /// A unit as a report shows it.
 struct UnitInfo {
   std::string name;
+  Strategy strategy = Strategy::kFullShard;
   std::int64_t numel = 0;         ///< logical elements
   std::int64_t padded_numel = 0;  ///< size() equal slices
-  std::int64_t itemsize = 0;
+  std::int64_t shard_numel = 0;   ///< of them in this rank's shard
+  std::int64_t itemsize = 0;           ///< bytes of an element of the shards
+  std::int64_t gathered_itemsize = 0;  ///< and of the weights that operators take
   int parameters = 0;
   bool is_unsharded = false;
 };
@@ -149,13 +193,16 @@ class Sharded {
  public:
   explicit Sharded(std::shared_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
 
-  /// One 1-D leaf per parameter, possibly empty, in the module's order and dtype: a view of this
-  /// rank's flat shard; requires grad where the parameter did when it was sharded. Its grad, the
-  /// mean over ranks, is there when backward() returns. Build optimizers on these.
+  /// One 1-D leaf per parameter, possibly empty, in the module's order, of the dtype that the
+  /// optimizer updates (see MixedPrecision): a view of this rank's flat shard. Its grad, by default the mean over ranks, is there when backward() returns,
+  /// if any rank used the parameter in a way that gives it one. A parameter may be frozen or
+  /// unfrozen between steps, on all ranks alike, by requires_grad_() of the module's tensor; one
+  /// that was frozen when it was sharded gets its buffers then. Build optimizers on these.
   std::vector<at::Tensor> parameters() const;
   /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
-  /// The module's buffers, which every rank holds whole.
+  /// The module's buffers, which every rank holds whole; of one that MixedPrecision::buffers casts,
+  /// what is saved of it. What is written into that reaches the module before its next forward.
   std::vector<NamedBuffer> named_buffers() const;
 
   /// Whole flat shards, one per unit, padding included, and their gradients (undefined where no
@@ -163,9 +210,22 @@ class Sharded {
   /// both, and must stay so.
   std::vector<at::Tensor> flat_shards() const;
   std::vector<at::Tensor> flat_grad_shards() const;
+  /// The same with what belongs to each.
+  std::vector<FlatShard> flats() const;
 
-  /// Forgets all gradients, as `optimizer.zero_grad()` does.
+  /// Forgets all gradients, as `optimizer.zero_grad()` does, and those that set_gradient_sync()
+  /// has deferred.
   void zero_grad();
+  /// Which collectives the backwards that come end with; between backwards, the same on all ranks.
+  /// @memory what waits is held by Kind::kDeferred from the first call that defers; the promise
+  /// grows by it @throws Error kInvalidArgument inside of a backward
+  void set_gradient_sync(GradientSync sync);
+  /// Gradients that are reduced from now on are the sum over all ranks divided by `divisor`,
+  /// whatever the strategy and the mesh: for a mean over the samples of a whole step, let each loss
+  /// be a sum and pass their number. The same on all ranks, until the next call.
+  /// @throws Error kInvalidArgument unless it is positive and finite, kMismatch from the next
+  /// backward, on all ranks, when ranks passed different ones
+  void set_gradient_divisor(double divisor);
 
   /// Takes the place of a part of the model that this rank leaves out of a step while other ranks
   /// run it: an optional branch, an expert without tokens. Call it where the forward of `module`
@@ -185,7 +245,8 @@ class Sharded {
   /// The same for the unit called `unit`, as units() names it. @throws Error kNotFound
   at::Tensor participate(const std::string& unit) const;
 
-  /// Gathers all units. With `writeback`, edits made inside reach the shards (each rank keeps its
+  /// Gathers all units, in their shards' type: inside, the module's weights have it, and operators
+  /// compute in it. With `writeback`, edits made inside reach the shards (each rank keeps its
   /// slice of its own edit, so make the same edit on all ranks).
   /// @collective all ranks @blocks @throws Error kInvalidArgument inside of a backward, or with
   /// writeback inside of a scope without
@@ -227,9 +288,10 @@ class Sharded {
 /// unit by unit
 /// @throws Error kInvalidArgument when the module has no parameters, when they lie on several
 /// devices, when something outside the module holds a weight's memory, when one has a gradient,
-/// is sharded already or is no leaf, when an Embedding has max_norm, when a weight was assigned to
+/// is sharded already or is no leaf, when the strategy has no mesh and needs one, or the reverse, or
+/// the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
 /// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
-/// is not there; kUnsupported for a parameter that is not strided or is complex and trains, or for
+/// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that is not strided or is complex and trains, or for
 /// Store::kAliased where ranks share no memory; kMismatch, on all ranks, naming the first parameter
 /// or option in which ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,

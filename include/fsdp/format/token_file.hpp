@@ -28,7 +28,7 @@ enum class TokenFileKind {
 struct TokenOrigin {
   std::int64_t vocab = 0;  ///< all ids are below this; 0: the file does not say
   std::uint64_t fingerprint = 0;
-  std::string tokenizer;  ///< a name for people
+  std::string tokenizer = {};  ///< a name for people
 
   bool operator==(const TokenOrigin&) const = default;
 };
@@ -48,8 +48,8 @@ struct TokenFileInfo {
 /// another version of it
 TokenFileInfo inspect_token_file(const std::string& path);
 
-/// Writes a token file of llm.c's kind, of uint16 where the vocabulary allows it. Until finish() the
-/// tokens lie in a file of another name, which the destructor removes.
+/// Writes a token file of llm.c's kind, of uint16 where the vocabulary allows it. Until finish()
+/// the tokens lie in a file of another name, which the destructor removes.
 ///
 /// *Example*:
 ///

@@ -12,9 +12,9 @@
 
 namespace fsdp::layout {
 
-/// The part of one parameter that lies in one rank's slice. Empty pieces have numel 0.
+/// The part of one parameter that lies in a run of slices. Empty pieces have numel 0.
 struct Piece {
-  std::int64_t shard_offset = 0;      ///< first element's position in the rank's slice
+  std::int64_t shard_offset = 0;      ///< first element's position in the run
   std::int64_t parameter_offset = 0;  ///< and in the flattened parameter
   std::int64_t numel = 0;
 };
@@ -40,8 +40,8 @@ class UnitLayout {
   std::int64_t total_numel() const { return total_numel_; }
   std::int64_t shard_numel() const { return shard_numel_; }
   std::int64_t padded_numel() const { return shard_numel_ * world_size_; }
-  /// What rank `rank` owns of parameter `i`.
-  Piece piece(int i, int rank) const;
+  /// What lies of parameter `i` in slices [first, first + count); offsets are from the first one.
+  Piece piece(int i, int first, int count = 1) const;
 
  private:
   std::vector<std::int64_t> numels_;

@@ -14,14 +14,17 @@ namespace fsdp::memory {
 /// What a buffer is for.
 enum class Kind {
   kShards,         ///< this rank's slices of the parameters
+  kLowPrecision,   ///< the same in the type that operators take, where that is another one
+  kSecondary,      ///< more of the parameters, kept so that gathers reach less far
   kGradShards,     ///< this rank's slices of the gradients
   kMoments,        ///< optimizer state
   kGatherSlots,    ///< where units are gathered
   kReduceBuffers,  ///< where a unit's gradients are collected before they are reduced
+  kDeferred,       ///< gradients that wait for a later backward to reduce them
   kStaging,        ///< what the transport needs beyond the above
   kFullScope,      ///< whole units held by full_parameters()
 };
-inline constexpr int kKinds = 7;
+inline constexpr int kKinds = 10;
 
 const char* to_string(Kind kind);
 

@@ -19,8 +19,8 @@ struct AdamWOptions {
 
 /// The optimizer of one rank's shards. A parameter without a gradient is left alone.
 ///
-/// *Invariants*: moments exist from construction, zero, in the ledger under kMoments; creating them
-/// has no side effect on the parameters. *Thread safety*: one thread at a time.
+/// *Invariants*: moments of what trains exist from construction, zero, in the ledger under kMoments;
+/// creating them has no side effect on the parameters. Frozen units have none, until they train. *Thread safety*: one thread at a time.
 /// *Example*: `fsdp::optim::AdamW optimizer(sharded, {.lr = 3e-4}); optimizer.step();`
 class AdamW {
  public:
@@ -43,7 +43,7 @@ class AdamW {
   /// For resuming. @throws Error kInvalidArgument for a negative number
   void set_steps(std::int64_t steps);
 
-  /// Views of one parameter's moments, of its shard's size.
+  /// Views of one parameter's moments, of its shard's size; undefined where there are none.
   struct Moments {
     at::Tensor first;
     at::Tensor second;
@@ -53,6 +53,8 @@ class AdamW {
   const Sharded& sharded() const { return sharded_; }
 
  private:
+  void make_moments(std::size_t unit, const at::Tensor& shard);
+
   Sharded sharded_;
   AdamWOptions options_;
   std::vector<at::Tensor> first_moments_, second_moments_;  ///< flat, one a unit

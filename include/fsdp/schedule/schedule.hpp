@@ -46,7 +46,6 @@ enum class ActionKind {
   kOpenReduce,   ///< collect gradients of `unit` in reduce buffer `slot` from here on
   kStartReduce,  ///< issue the reduce-scatter of that buffer; gradients that did not come are zero
   kWaitReduce,   ///< wait for it; the buffer is free
-  kFence,        ///< all ranks are done reading shared weights; only with Config::fence
 };
 
 /// What the executor has to do next.
@@ -65,12 +64,17 @@ struct Config {
   int prefetch = 1;        ///< how many units may be gathered ahead
   int slots = 2;           ///< without the kept root's
   int reduce_buffers = 2;  ///< without the root's own, which it has when there are other units
-  bool fence = false;      ///< end each backward with a kFence: ranks read shared weights in place
+  /// More units that have a slot of their own and stay until backward or evaluation ends; their
+  /// slots come after the ring's and the kept root's, in this order.
+  std::vector<int> kept = {};
+  /// More units that have a reduce buffer of their own, because their gradients come all through
+  /// backward; their buffers come after the ring's and the root's.
+  std::vector<int> own_buffers = {};
 };
 
 /// The state machine.
 ///
-/// *Invariants*: at most `slots` units (and the kept root) are gathering or unsharded; a pinned
+/// *Invariants*: at most `slots` units (and the kept ones) are gathering or unsharded; a pinned
 /// unit is never freed; each buffer serves one unit; at most one reduction is in flight. *Thread
 /// safety*: none; the engine holds a lock. *Example*:
 ///
@@ -79,7 +83,8 @@ struct Config {
 ///     for (const Action& action : schedule.release(units)) { ... }
 class Schedule {
  public:
-  /// @throws Error kInvalidArgument for a root outside of the units, no slot or no reduce buffer
+  /// @throws Error kInvalidArgument for a root, a kept unit or one with a buffer of its own that
+  /// is outside of the units, no slot or no reduce buffer
   explicit Schedule(const Config& config);
 
   /// An operator is about to take weights of `units` (ascending, no duplicates): pins them and says
@@ -135,7 +140,7 @@ class Schedule {
   bool in_backward() const { return open_ && pass_ == Pass::kBackward; }
   /// Touches that opened an interval which the recorded order did not have in that place.
   std::int64_t misses() const { return misses_; }
-  /// Units occupying slots now, and the most there ever were (a kept root included).
+  /// Units occupying slots now, and the most there ever were (kept ones included).
   int live() const { return live_; }
   int peak_live() const { return peak_live_; }
 
@@ -147,6 +152,8 @@ class Schedule {
     Gradients gradients = Gradients::kNone;
     int slot = -1;
     int buffer = -1;
+    int own_slot = -1;    ///< of a kept unit
+    int own_buffer = -1;  ///< -1: one of the ring
     int pins = 0;
     bool trainable = true;
     bool optional = false;
@@ -160,8 +167,9 @@ class Schedule {
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   std::vector<Interval>& order(Pass pass) { return orders_[static_cast<std::size_t>(pass)]; }
-  bool is_kept(int unit) const { return config_.keep_root && unit == config_.root; }
+  bool is_kept(int unit) const { return at(unit).own_slot >= 0; }
 
+  void give_own(int unit, int Unit::* own, std::vector<int>& places);
   void begin_pass(Pass pass, std::uint64_t signature);
   void close_pass();
   void enter_interval(std::span<const int> units);
@@ -180,8 +188,8 @@ class Schedule {
 
   Config config_;
   std::vector<Unit> units_;
-  std::vector<int> slots_;    ///< unit in each slot, -1 when free; the kept root's comes last
-  std::vector<int> buffers_;  ///< unit in each reduce buffer; the root's own comes last
+  std::vector<int> slots_;    ///< unit in each slot, -1 when free; the kept units' come last
+  std::vector<int> buffers_;  ///< unit in each reduce buffer; those of one unit come last
   std::deque<int> reducing_;  ///< in the order in which they were issued
   std::deque<int> collecting_;
 

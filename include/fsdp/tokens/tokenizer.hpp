@@ -26,11 +26,14 @@ struct EncodeOptions {
   /// Whether "<|endoftext|>" in the text becomes the token of that name. Off, it is text like any
   /// other, so that no document can end itself.
   bool special_tokens = false;
+  /// Whether bytes that the vocabulary has no token for are left out, as Hugging Face's tokenizers
+  /// does without a word. Off, they are an error. (SmolLM2 lacks 21 bytes: control characters, and
+  /// bytes that occur in no UTF-8.)
+  bool drop_unknown = false;
 };
 
 /// Gets tokens as they come; `text_bytes` counts the bytes of the text that are done.
-using TokenSink =
-    std::function<void(std::span<const std::int64_t> ids, std::size_t text_bytes)>;
+using TokenSink = std::function<void(std::span<const std::int64_t> ids, std::size_t text_bytes)>;
 
 /// A vocabulary and the rule by which text becomes tokens of it.
 ///
@@ -60,7 +63,7 @@ class Tokenizer {
   /// Encodes `text` in one piece and hands over some ten thousand tokens at a time, so that a file
   /// of any size takes constant memory. Bytes that are no UTF-8 become
   /// tokens of single bytes, merged where the vocabulary does. @throws Error kInvalidArgument for
-  /// a byte that the vocabulary has no token for
+  /// a byte that the vocabulary has no token for, unless those are dropped
   virtual void encode(std::string_view text, const EncodeOptions& options,
                       const TokenSink& sink) const = 0;
 

@@ -2,6 +2,7 @@
 /// Gradients: reduce buffers, the end of backward, and backward passes that die.
 #include <gmock/gmock.h>
 
+#include "fsdp/base/error.hpp"
 #include "fsdp/schedule/schedule.hpp"
 #include "unit/schedule/script.hpp"
 
@@ -220,13 +221,20 @@ TEST(ScheduleGradientsTest, AnAbortedBackwardDoesNotCountAsReduced) {
   EXPECT_EQ(reduced(script.checked().actions()), (std::vector<int>{0, 1}));
 }
 
-TEST(ScheduleGradientsTest, AFenceClosesEveryBackwardWhenShardsAreReadInPlace) {
-  Script script({.units = 1, .fence = true});
-  script.run(Pass::kForward, {{0}});
-  script.backward({0});
-  script.end({0});
-  EXPECT_EQ(script.end_backward(), "open 0@0, reduce 0@0, done 0@0, free 0@0, fence");
-  EXPECT_EQ(script.end_backward(false), "fence") << "all ranks take part in it";
+TEST(ScheduleGradientsTest, AUnitWhoseGradientsComeAllThroughBackwardHasABufferOfItsOwn) {
+  Script script({.units = 4, .reduce_buffers = 1, .own_buffers = {3}});
+  EXPECT_EQ(script.gradient(3), "open 3@1");
+  EXPECT_EQ(script.gradient(2), "open 2@0");
+  EXPECT_EQ(script.complete(2), "reduce 2@0");
+  EXPECT_EQ(script.gradient(1), "done 2@0, open 1@0");
+  EXPECT_EQ(script.complete(1), "reduce 1@0");
+  EXPECT_EQ(script.complete(3), "done 1@0, reduce 3@1");
+  EXPECT_EQ(script.end_backward(), "open 0@0, done 3@1, reduce 0@0, done 0@0");
+}
+
+TEST(ScheduleGradientsTest, AnOwnBufferOfAUnitThatIsNotThereIsRefused) {
+  EXPECT_THROW(Schedule({.units = 2, .own_buffers = {2}}), Error);
+  EXPECT_THROW(Schedule({.units = 2, .kept = {-1}}), Error);
 }
 
 }  // namespace

@@ -189,6 +189,28 @@ TEST(ScheduleSlotsTest, AKeptRootIsGatheredOnceAStepIntoItsOwnSlot) {
   EXPECT_EQ(script.schedule().peak_live(), 3);
 }
 
+TEST(ScheduleSlotsTest, KeptUnitsStayFromForwardToTheEndOfBackward) {
+  Script script({.units = 3, .prefetch = 1, .slots = 1, .kept = {0, 2}});
+  for (int step = 0; step < 3; ++step) {
+    script.run(Pass::kForward, Script::each({0, 1, 2}));
+    EXPECT_TRUE(script.schedule().is_unsharded(0));
+    EXPECT_EQ(script.live(), 2);
+    script.run(Pass::kBackward, Script::each({2, 1, 0}));
+    EXPECT_TRUE(script.schedule().is_unsharded(2));
+    script.end_backward();
+    EXPECT_EQ(script.live(), 0);
+  }
+  EXPECT_EQ(script.checked().gathers(), 3 * 4) << "unit 1 twice a step, the kept ones once";
+}
+
+TEST(ScheduleSlotsTest, KeptUnitsAreFreedWhereAnEvaluationEnds) {
+  Script script({.units = 2, .prefetch = 0, .slots = 1, .kept = {0, 1}});
+  script.run(Pass::kEvaluation, Script::each({0, 1}));
+  EXPECT_EQ(script.live(), 2) << "nothing foretells the end of the first one";
+  script.run(Pass::kEvaluation, Script::each({0, 1}));
+  EXPECT_EQ(script.live(), 0);
+}
+
 TEST(ScheduleSlotsTest, AKeptRootIsPrefetchedWhenAllOtherSlotsAreTaken) {
   Script script({.units = 3, .root = 0, .keep_root = true, .prefetch = 1, .slots = 2});
   script.run(Pass::kEvaluation, {{1, 2}, {0}});

@@ -12,12 +12,12 @@
 namespace fsdp::tokens {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using test::added_token;
 using test::error_of;
 using test::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// 256: "th", 257: "the", 258: " the", 259: "\xc3\xa9" (e acute), 260: "  ".
 const std::vector<Pair> kMerges = {
@@ -31,7 +31,8 @@ class EncodeTest : public ::testing::Test {
   static std::string random_bytes(std::mt19937& random, std::size_t count) {
     std::string bytes;
     for (std::size_t i = 0; i < count; ++i) {
-      bytes.push_back(static_cast<char>(random() % 3 == 0 ? random() & 0xff : "the \xc3\xa9"[random() % 6]));
+      bytes.push_back(
+          static_cast<char>(random() % 3 == 0 ? random() & 0xff : "the \xc3\xa9"[random() % 6]));
     }
     return bytes;
   }
@@ -126,8 +127,13 @@ TEST_F(EncodeTest, AByteWithoutATokenIsNamed) {
   json["model"]["vocab"].erase("q");
   const auto tokenizer = load(json);
   EXPECT_THAT(tokenizer->encode("the"), ElementsAre(257));
-  EXPECT_THAT(error_of([&] { tokenizer->encode("a quick"); }),
-              HasSubstr("' quick' cannot be encoded, for the vocabulary has no token for byte 113"));
+  EXPECT_THAT(
+      error_of([&] { tokenizer->encode("a quick"); }),
+      HasSubstr("' quick' cannot be encoded, for the vocabulary has no token for byte 113"));
+  const EncodeOptions drop{.drop_unknown = true};
+  EXPECT_THAT(tokenizer->encode("tqhe qq", drop), ElementsAre(257, ' '));
+  // What was dropped is not taken for known.
+  EXPECT_THAT(error_of([&] { tokenizer->encode("tqhe"); }), HasSubstr("no token for byte 113"));
   // And it goes on afterwards.
   EXPECT_THAT(tokenizer->encode("the"), ElementsAre(257));
 }

@@ -12,12 +12,12 @@
 namespace fsdp::tokens {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using test::added_token;
 using test::error_of;
 using test::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const std::vector<Pair> kMerges = {{"t", "h"}, {"th", "e"}};
 

@@ -9,9 +9,9 @@
 namespace fsdp::tokens::detail {
 namespace {
 
+using test::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using test::error_of;
 
 std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
   const Regex regex(to_pcre2(pattern));
@@ -53,9 +53,7 @@ TEST(PatternTest, ABracketMayBeTheFirstOfAClass) {
 }
 
 TEST(PatternTest, WhatEnginesReadDifferentlyIsRefusedByName) {
-  const auto refusal = [](const char* pattern) {
-    return error_of([&] { to_pcre2(pattern); });
-  };
+  const auto refusal = [](const char* pattern) { return error_of([&] { to_pcre2(pattern); }); };
   for (const auto& [pattern, says] : std::initializer_list<std::pair<const char*, const char*>>{
            {"a\\w", "'\\w' at byte 1"},
            {"\\h", "'\\h'"},

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/group_of_one.hpp"
+
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "comm/checks.hpp"
+#include "comm/dispatch_guard.hpp"
+#include "comm/reduce_slices.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::comm::detail {
+namespace {
+
+/// Done in wait(), as with the others: until then dst holds what it held.
+class OwnWork : public Work {
+ public:
+  explicit OwnWork(std::function<void()> act) : act_(std::move(act)) {}
+
+  void wait() override {
+    FSDP_ASSERT(act_ != nullptr, "a collective was waited for twice");
+    const DispatchGuard guard;
+    std::exchange(act_, nullptr)();
+  }
+
+ private:
+  std::function<void()> act_;
+};
+
+class GroupOfOne final : public Communicator {
+ public:
+  explicit GroupOfOne(std::shared_ptr<Communicator> parent) : parent_(std::move(parent)) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string transport() const override { return parent_->transport(); }
+
+  std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
+    const DispatchGuard guard;
+    check_all_gather(dst, src, 1, label);
+    return std::make_unique<OwnWork>([dst = std::move(dst), src = std::move(src)] {
+      void* place = dst.mutable_data_ptr();
+      if (place != src.const_data_ptr() && src.nbytes() != 0) {
+        std::memcpy(place, src.const_data_ptr(), src.nbytes());
+      }
+    });
+  }
+
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+                                       const Label& label) override {
+    const DispatchGuard guard;
+    check_reduce_scatter(dst, src, 1, reduction, label);
+    return std::make_unique<OwnWork>([dst = std::move(dst), src = std::move(src), reduction] {
+      const void* slice = src.const_data_ptr();
+      reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), {&slice, 1}, dst.numel(),
+                    src.scalar_type(), reduction);
+    });
+  }
+
+  std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
+    const DispatchGuard guard;
+    check_broadcast(buffer, root, 1, label);
+    return std::make_unique<OwnWork>([] {});
+  }
+
+  std::unique_ptr<Work> agree(const Label&) override {
+    return std::make_unique<OwnWork>([] {});
+  }
+
+  std::int64_t reserve_staging(std::int64_t, int) override { return 0; }
+
+  at::Tensor shared_memory(std::int64_t bytes, const Label&) override {
+    const DispatchGuard guard;
+    FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
+    return at::zeros({bytes}, at::TensorOptions(at::kByte));
+  }
+
+  bool shares_memory() const override { return true; }
+  at::Tensor buffer(std::int64_t bytes) override { return parent_->buffer(bytes); }
+  bool is_fenced_by_reduce_scatter() const override { return true; }
+
+  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
+                                      const std::string& label) override {
+    FSDP_CHECK(ranks == std::vector<int>{0}, ErrorCode::kInvalidArgument, "split \"", label,
+               "\" of a group of one rank: its only part is {0}");
+    return shared_from_this();
+  }
+
+  void set_timeout(std::chrono::milliseconds timeout) override { parent_->set_timeout(timeout); }
+  void recover() override { parent_->recover(); }
+  std::uint64_t generation() const override { return parent_->generation(); }
+  void publish_failure(const std::string& text) noexcept override {
+    parent_->publish_failure(text);
+  }
+
+ private:
+  std::shared_ptr<Communicator> parent_;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_group_of_one(std::shared_ptr<Communicator> parent) {
+  return std::make_shared<GroupOfOne>(std::move(parent));
+}
+
+}  // namespace fsdp::comm::detail

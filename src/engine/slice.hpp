@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/// A rank's slice of a unit: what it gives to gathers, and the optimizer's shard inside of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/unit.hpp"
+#include "fsdp/memory/ledger.hpp"
+
+namespace fsdp::engine {
+
+/// Makes `slice`, [slice_numel()] zeros of param_dtype, the unit's, and its shard.
+void set_slice(Unit& unit, at::Tensor slice);
+
+/// Enters, or strikes out, what set_slice() holds: the shard, and what lies beside it.
+void enter_slice(memory::Ledger& ledger, const Unit& unit);
+void strike_slice(memory::Ledger& ledger, const Unit& unit);
+
+/// What refresh_slice() had to do.
+struct Refreshed {
+  bool was_cast = false;
+  bool was_gathered = false;
+};
+
+/// Brings the slice up to date if the shard has changed, be it by a step, a load or an edit: casts
+/// the shard where operators take another type, and where replicas own parts of one slice
+/// (kHybridOptimizer) each gets the others'.
+/// @collective the replicas, in the latter case @blocks
+Refreshed refresh_slice(Unit& unit, int index);
+
+/// What the next gather of the unit sends, and with whom.
+struct GatherSource {
+  comm::Communicator* group;
+  at::Tensor src;
+};
+GatherSource gather_source(const Unit& unit);
+
+/// Keeps this rank's part of the whole unit at `whole` for the gather of backward; where the
+/// placement wants that.
+void keep_secondary(Unit& unit, void* whole);
+
+}  // namespace fsdp::engine

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Sums: of low precision in float32, of large buffers in bounded memory, and the check of a
+/// backend whose sums are somebody else's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/gloo.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/comm/c10d.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "ranks/transport_harness.hpp"
+#include "support/error_of.hpp"
+
+namespace fsdp {
+namespace {
+
+using comm::Communicator;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class LowPrecision : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, LowPrecision,
+                         testing::Values("threads", "gloo", "shm", "c10d"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(LowPrecision, Fault026_TheSumOfBfloat16IsThatOfFloat32) {
+  test::run_ranks(GetParam(), 8, [](Communicator& group) {
+    const at::Tensor source =
+        at::full({8 * 3}, group.rank() == 0 ? 256.0 : 1.0, at::kBFloat16);  // 256 + 1 is 256 there
+    at::Tensor mean = at::zeros({3});
+    group.reduce_scatter(mean, source, {.divisor = 8}, {.unit = 0})->wait();
+    EXPECT_TRUE(mean.eq(32.875).all().item<bool>()) << mean;
+    group.reduce_scatter(mean, source, {.divisor = 8, .accumulate = true}, {.unit = 0})->wait();
+    EXPECT_TRUE(mean.eq(65.75).all().item<bool>()) << mean;
+  });
+}
+
+TEST_P(LowPrecision, Fault025_TheSumOfFloat16NeitherOverflowsNorVanishes) {
+  test::run_ranks(GetParam(), 8, [](Communicator& group) {
+    at::Tensor mean = at::zeros({2});
+    group.reduce_scatter(mean, at::full({16}, 30000.0, at::kHalf), {.divisor = 8}, {})->wait();
+    EXPECT_TRUE(mean.eq(30000).all().item<bool>()) << mean;
+    const at::Tensor tiny = at::full({16}, 6e-8, at::kHalf);
+    group.reduce_scatter(mean, tiny, {.divisor = 8}, {})->wait();
+    EXPECT_TRUE(mean.eq(tiny[0].to(at::kFloat)).all().item<bool>()) << mean;
+    EXPECT_GT(mean[0].item<float>(), 0);
+  });
+}
+
+TEST_P(LowPrecision, LandsInFloat32FromAnyMemoryInAnyNumber) {
+  test::run_ranks(GetParam(), 3, [](Communicator& group) {
+    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{13}, std::int64_t{400001}}) {
+      for (const bool is_private : {true, false}) {
+        const auto values = [&](int rank) {
+          return at::sin(at::arange(3 * count, at::kDouble) * 0.37 + rank).to(at::kBFloat16);
+        };
+        at::Tensor source = is_private ? at::empty({3 * count}, at::kBFloat16)
+                                       : group.buffer(6 * count).view(at::kBFloat16);
+        source.copy_(values(group.rank()));
+        at::Tensor expected = at::zeros({3 * count});
+        for (int rank = 0; rank < 3; ++rank) {
+          expected = rank == 0 ? values(0).to(at::kFloat) : expected + values(rank);
+        }
+        at::Tensor sum = at::zeros({count});
+        group.reduce_scatter(sum, source, {}, {.unit = 2})->wait();
+        const at::Tensor mine = expected.narrow(0, group.rank() * count, count);
+        ASSERT_TRUE(group.transport() == "c10d" ? at::allclose(sum, mine, 1e-6, 1e-6)
+                                                : at::equal(sum, mine))
+            << "count " << count << " private " << is_private;
+      }
+    }
+    EXPECT_THAT(test::error_of([&] {
+                  group.reduce_scatter(at::zeros({1}, at::kDouble), at::zeros({3}), {}, {});
+                }),
+                HasSubstr("dst is Double but src is Float"));
+    group.agree({})->wait();
+  });
+}
+
+// ---- all-reduce ---------------------------------------------------------------------------------
+
+at::Tensor wave(int rank, std::int64_t count, at::ScalarType dtype) {
+  return at::arange(count, at::kFloat).remainder_(1009).mul_(0.37 + rank).to(dtype);
+}
+
+class AllReduce : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, AllReduce, testing::Values("threads", "gloo", "shm", "c10d"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(AllReduce, SumsInRankOrderWhateverTheSize) {
+  // Around the limits: small, no multiple of the ranks, several pieces.
+  const std::int64_t piece = Communicator::kAllReducePieceBytes / 4;
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1025}, 3 * piece + 70000}) {
+    at::Tensor sum = wave(0, count, at::kFloat);
+    for (int rank = 1; rank < 3; ++rank) {
+      sum = sum + wave(rank, count, at::kFloat);
+    }
+    sum = sum / at::full({}, 3.0);
+    test::run_ranks(GetParam(), 3, [&](Communicator& group) {
+      at::Tensor first = wave(group.rank(), count, at::kFloat);
+      at::Tensor second = first.clone();
+      auto one = group.start_all_reduce(first, 3, {.unit = 0});
+      auto two = group.start_all_reduce(second, 3, {.unit = 1});
+      one->wait();
+      two->wait();
+      EXPECT_TRUE(group.transport() == "c10d" ? at::allclose(first, sum, 1e-5, 1e-5)
+                                              : at::equal(first, sum))
+          << count;
+      EXPECT_TRUE(at::equal(first, second));
+    });
+  }
+}
+
+TEST_P(AllReduce, GivesAllRanksTheSameBitsOfLowPrecision) {
+  test::run_ranks(GetParam(), 3, [](Communicator& group) {
+    at::Tensor buffer = wave(group.rank(), 5001, at::kBFloat16);
+    group.all_reduce(buffer, {.name = "sum"});
+    at::Tensor all = at::empty({3 * 5001}, at::kBFloat16);
+    group.all_gather(all, buffer, {.name = "compare"})->wait();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(at::equal(all.narrow(0, rank * 5001, 5001), buffer));
+    }
+  });
+}
+
+/// The most that this thread held of the CPU allocator's memory, beyond what it held before.
+class PeakCounter : public c10::MemoryReportingInfoBase {
+ public:
+  bool memoryProfilingEnabled() const override { return true; }
+  void reportMemoryUsage(void*, std::int64_t size, size_t, size_t, c10::Device) override {
+    held_ += size;
+    peak_ = std::max(peak_, held_);
+  }
+  std::int64_t peak() const { return peak_; }
+
+ private:
+  std::int64_t held_ = 0;
+  std::int64_t peak_ = 0;
+};
+
+TEST_P(AllReduce, OfALargeBufferNeedsMemoryOfPiecesOnly) {
+  if (GetParam() == "c10d") {
+    GTEST_SKIP() << "what a backend stages is its own affair";
+  }
+  test::run_ranks(GetParam(), 4, [](Communicator& group) {
+    const std::int64_t bytes = 5 * Communicator::kAllReducePieceBytes;
+    at::Tensor buffer = at::ones({bytes / 4});
+    const auto counter = std::make_shared<PeakCounter>();
+    {
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
+      group.start_all_reduce(buffer, 4, {.unit = 0})->wait();
+    }
+    EXPECT_LE(counter->peak(), 2 * Communicator::kAllReducePieceBytes);
+    EXPECT_TRUE(buffer.eq(1).all().item<bool>());
+    // With that staging reserved, nothing.
+    group.reserve_staging(Communicator::kAllReducePieceBytes, 2);
+    const auto steady = std::make_shared<PeakCounter>();
+    {
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, steady);
+      group.start_all_reduce(buffer, 4, {.unit = 0})->wait();
+    }
+    EXPECT_EQ(steady->peak(), 0);
+  });
+}
+
+// ---- somebody else's sums -----------------------------------------------------------------------
+
+class DoneWork : public c10d::Work {
+ public:
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+
+/// Gloo with a reduce-scatter that does something else.
+class WrongBackend : public c10d::Backend {
+ public:
+  WrongBackend(c10::intrusive_ptr<c10d::Backend> right, double factor)
+      : Backend(right->getRank(), right->getSize()), right_(std::move(right)), factor_(factor) {}
+
+  const std::string getBackendName() const override { return "wrong"; }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& dst, at::Tensor& src,
+                                                 const c10d::AllgatherOptions& options) override {
+    return right_->_allgather_base(dst, src, options);
+  }
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& dst, at::Tensor& src, const c10d::ReduceScatterOptions& options) override {
+    right_->_reduce_scatter_base(dst, src, options)->wait();
+    dst.mul_(factor_);
+    return c10::make_intrusive<DoneWork>();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> right_;
+  double factor_;
+};
+
+/// What make_c10d_communicator says of a backend whose sums are `factor` times the right ones.
+std::vector<std::string> verdicts(double factor) {
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> texts(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      texts[static_cast<std::size_t>(rank)] = test::error_of([&] {
+        const comm::GlooOptions options{
+            .rank = rank, .size = 2, .timeout = std::chrono::seconds(20)};
+        const auto gloo = comm::connect_gloo(store, options);
+        const auto group = comm::make_c10d_communicator(
+            c10::make_intrusive<WrongBackend>(gloo, factor), std::chrono::seconds(20));
+        group->agree({.name = "end"})->wait();
+      });
+    });
+  }
+  for (std::thread& thread : ranks) {
+    thread.join();
+  }
+  return texts;
+}
+
+TEST(SelfCheck, Fault024_ABackendThatDoesNotSumIsRefused) {
+  for (const std::string& text : verdicts(1.0)) {
+    EXPECT_EQ(text, "no error");
+  }
+  // Values 1 and 2: a mean of 3 in place of 1.5, or one that was divided twice.
+  for (const std::string& text : verdicts(2.0)) {
+    EXPECT_THAT(text, AllOf(HasSubstr("[unsupported]"), HasSubstr("backend \"wrong\""),
+                            HasSubstr("is 3 on rank 0, must be 1.5")));
+  }
+  for (const std::string& text : verdicts(0.5)) {
+    EXPECT_THAT(text, HasSubstr("is 0.75 on rank 0, must be 1.5"));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
