@@ -87,14 +87,17 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
       ->check(CLI::NonNegativeNumber);
   group->add_option("--warmup", config.warmup, "Steps of warm-up (default: steps / 20)")
       ->check(CLI::NonNegativeNumber);
-  option("--weight-decay", config.weight_decay, "Decoupled for AdamW, L2 for SGD");
-  option("--beta1", config.beta1, "AdamW");
-  option("--beta2", config.beta2, "AdamW");
+  option("--weight-decay", config.weight_decay, "L2 for SGD, else decoupled");
+  option("--beta1", config.beta1, "AdamW, Lion");
+  option("--beta2", config.beta2, "AdamW, Lion");
   option("--eps", config.eps, "AdamW");
+  group->add_option("--momentum", config.momentum, "SGD (default: 0) and Muon (default: 0.95)")
+      ->check(CLI::NonNegativeNumber);
   option("--clip", config.clip, "Largest global gradient norm; 0 clips nothing");
   option("--seed", config.seed, "Decides weights, order of data and sample");
-  option("--optimizer", flags.optimizer, "The rule of the update")
-      ->check(CLI::IsMember({"adamw", "sgd"}));
+  option("--optimizer", flags.optimizer,
+         "The rule of the update; muon: matrices by Muon, embeddings, head and vectors by AdamW")
+      ->check(CLI::IsMember({"adamw", "sgd", "lion", "muon"}));
 }
 
 void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
@@ -245,8 +248,7 @@ void resolve(TrainFlags& flags) {
   if (flags.dropout) {
     std::visit([&](auto& model) { model.dropout = *flags.dropout; }, flags.config.model);
   }
-  flags.config.optimizer =
-      flags.optimizer == "sgd" ? train::OptimizerKind::kSgd : train::OptimizerKind::kAdamW;
+  flags.config.optimizer = train::parse_optimizer(flags.optimizer);
   flags.config.dtype =
       flags.dtype == "float64" ? train::WeightType::kFloat64 : train::WeightType::kFloat32;
   if (flags.config.data.empty()) {

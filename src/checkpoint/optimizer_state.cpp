@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/optim/adamw.hpp"
+#include "fsdp/optim/flat_optimizer.hpp"
 
 namespace fsdp::checkpoint {
 namespace {
@@ -29,83 +29,82 @@ double number(const Values& values, const std::string& key, double otherwise) {
   return exact != nullptr ? *exact : otherwise;
 }
 
-class FlatAdamW : public OptimizerState {
+class FlatState : public OptimizerState {
  public:
-  explicit FlatAdamW(optim::AdamW& optimizer)
-      : optimizer_(optimizer), parameters_(optimizer.sharded().named_parameters()) {}
+  explicit FlatState(optim::FlatOptimizer& optimizer) : optimizer_(optimizer) {}
 
-  std::string kind() const override { return "AdamW"; }
+  std::string kind() const override { return optimizer_.kind(); }
 
   std::vector<StateShard> shards() const override {
     std::vector<StateShard> shards;
-    for (const NamedShard& parameter : parameters_) {
-      const auto moments = optimizer_.moments(parameter.shard);
-      if (!moments.first.defined()) {
-        continue;  // it is frozen
+    for (const optim::TrainedParameter& parameter : optimizer_.parameters()) {
+      const std::vector<std::string>& names = optimizer_.state_names(parameter.group);
+      for (std::size_t state = 0; state < parameter.states.size(); ++state) {
+        shards.push_back({parameter.shard.name, names[state], parameter.states[state]});
       }
-      shards.push_back({parameter.name, "exp_avg", moments.first});
-      shards.push_back({parameter.name, "exp_avg_sq", moments.second});
     }
     return shards;
   }
 
   std::map<std::string, std::int64_t> steps() const override {
     std::map<std::string, std::int64_t> steps;
-    for (const NamedShard& parameter : parameters_) {
-      steps[parameter.name] = optimizer_.steps();
+    for (const optim::TrainedParameter& parameter : optimizer_.parameters()) {
+      if (parameter.shard.parameter.requires_grad() || parameter.steps > 0) {
+        steps[parameter.shard.name] = parameter.steps;
+      }
     }
     return steps;
   }
 
   NamedValues options() const override {
-    const optim::AdamWOptions& options = optimizer_.options();
-    return {{group_name(),
-             {{"lr", options.lr},
-              {"beta1", options.beta1},
-              {"beta2", options.beta2},
-              {"eps", options.eps},
-              {"weight_decay", options.weight_decay}}}};
+    NamedValues options;
+    for (const auto& [name, group] : groups()) {
+      for (const auto& [key, value] : optimizer_.values(group)) {
+        options[name][key] = value;
+      }
+    }
+    return options;
   }
 
-  void allocate(const std::vector<std::string>&) override {}  // moments are always there
-
+  void allocate(const std::vector<std::string>& parameters) override {
+    optimizer_.allocate(parameters);
+  }
   void set_steps(const std::map<std::string, std::int64_t>& steps) override {
-    if (steps.empty()) {
-      return;
-    }
-    for (const auto& [name, count] : steps) {
-      FSDP_CHECK(
-          count == steps.begin()->second, ErrorCode::kUnsupported, "\"", name, "\" has taken ",
-          count, " steps and \"", steps.begin()->first, "\" ", steps.begin()->second,
-          ": fsdp::optim::AdamW counts for all parameters together; load into torch::optim::AdamW");
-    }
-    optimizer_.set_steps(steps.begin()->second);
+    optimizer_.set_steps(steps);
   }
 
   void set_options(const NamedValues& options) override {
-    const auto found = options.find(group_name());
-    if (found == options.end()) {
-      return;
+    for (const auto& [name, group] : groups()) {
+      const auto found = options.find(name);
+      if (found == options.end()) {
+        continue;
+      }
+      std::map<std::string, double> values;
+      for (const auto& [key, value] : found->second) {
+        if (const auto* exact = std::get_if<double>(&value)) {
+          values[key] = *exact;
+        }
+      }
+      optimizer_.set_values(group, values);
     }
-    optim::AdamWOptions& here = optimizer_.options();
-    here.lr = number(found->second, "lr", here.lr);
-    here.beta1 = number(found->second, "beta1", here.beta1);
-    here.beta2 = number(found->second, "beta2", here.beta2);
-    here.eps = number(found->second, "eps", here.eps);
-    here.weight_decay = number(found->second, "weight_decay", here.weight_decay);
   }
 
  private:
-  std::string group_name() const {
-    std::string first = parameters_.front().name;
-    for (const NamedShard& parameter : parameters_) {
-      first = std::min(first, parameter.name);
+  /// Groups by the first name in each.
+  std::map<std::string, int> groups() const {
+    std::map<int, std::string> first;
+    for (const optim::TrainedParameter& parameter : optimizer_.parameters()) {
+      std::string& name = first.emplace(parameter.group, parameter.shard.name).first->second;
+      name = std::min(name, parameter.shard.name);
     }
-    return first;
+    std::map<std::string, int> groups;
+    for (const auto& [group, name] : first) {
+      groups[name] = group;
+    }
+    return groups;
   }
 
-  optim::AdamW& optimizer_;
-  std::vector<NamedShard> parameters_;
+  optim::FlatOptimizer& optimizer_;
 };
 
 /// How one of LibTorch's rules keeps a parameter's state.
@@ -304,8 +303,8 @@ class TorchState : public OptimizerState {
 
 }  // namespace
 
-std::unique_ptr<OptimizerState> state_of(optim::AdamW& optimizer) {
-  return std::make_unique<FlatAdamW>(optimizer);
+std::unique_ptr<OptimizerState> state_of(optim::FlatOptimizer& optimizer) {
+  return std::make_unique<FlatState>(optimizer);
 }
 
 std::unique_ptr<OptimizerState> state_of(torch::optim::Optimizer& optimizer,

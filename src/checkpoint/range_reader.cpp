@@ -21,11 +21,11 @@ ReadSum RangeReader::read(const archive::Tensor& stored, const Item& item) {
     case Holding::kWhole: return read_whole(stored, item);
     case Holding::kSlice: break;
   }
-  // Of what several ranks hold, one answers for each element: the others' sums would count it twice.
+  // Of what several ranks hold, one answers for each element: the others' sums would count it
+  // twice.
   const std::int64_t after = item.answered_begin + item.answered_numel;
   read_range(stored, item.begin, item.values.narrow(0, 0, item.answered_begin));
-  read_range(stored, item.begin + after,
-             item.values.narrow(0, after, item.values.numel() - after));
+  read_range(stored, item.begin + after, item.values.narrow(0, after, item.values.numel() - after));
   return read_range(stored, item.begin + item.answered_begin, item.answered());
 }
 

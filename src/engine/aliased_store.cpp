@@ -45,7 +45,7 @@ class AliasedStore : public WeightStore {
   }
 
   void start(const Unit& unit, int index, int /*slot*/) override {
-    works_[static_cast<std::size_t>(index)] = 
+    works_[static_cast<std::size_t>(index)] =
         group_of_[static_cast<std::size_t>(index)]->agree({index, unit.name});
   }
 
@@ -89,9 +89,8 @@ class AliasedStore : public WeightStore {
       }
       addresses_[i] = next;
       unit.placement.secondary = nullptr;  // nothing moves: there is nothing to save
-      const std::int64_t offset =
-          unit.placement.give.first *
-                                  unit.layout->shard_numel() * Unit::itemsize_of(unit.param_dtype);
+      const std::int64_t offset = unit.placement.give.first * unit.layout->shard_numel() *
+                                  Unit::itemsize_of(unit.param_dtype);
       set_slice(unit, at::from_blob(next + offset, {unit.slice_numel()}, unit.param_dtype));
       enter_slice(ledger_, unit);
       units_.push_back(&unit);

@@ -70,9 +70,8 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
       names += (names.empty() ? "\"" : ", \"") + at(unit).name + "\"";
     }
     // Operators that still run on other threads may hold slots as well.
-    const int extra_slots =
-        std::max(static_cast<int>(bundles.size()) - 1 - options_.prefetch,
-                 options_.extra_slots + 1);
+    const int extra_slots = std::max(static_cast<int>(bundles.size()) - 1 - options_.prefetch,
+                                     options_.extra_slots + 1);
     fail(error.code(), "[touch] ", op, " takes weights of the units ", names, ": ", error.text(),
          ". Set Options::extra_slots to ", extra_slots,
          " or more, or put these weights into one unit");
@@ -213,6 +212,25 @@ std::string Engine::describe(const Hit& hit) const {
          "\" of unit \"" + at(hit.unit).name + "\"";
 }
 
+void Engine::refuse_mixing(int index, std::int64_t begin, bool is_gradient, const char* op) {
+  std::string name = "unit \"" + at(index).name + "\"";
+  for (const Parameter& parameter : at(index).parameters) {
+    const at::Tensor& part = is_gradient ? parameter.grad_shard : parameter.shard;
+    if (part.storage_offset() == begin && part.numel() > 0) {
+      name = "\"" + parameter.name + "\", " + std::to_string(part.numel()) + " of " +
+             std::to_string(parameter.numel) + " elements";
+    }
+  }
+  fail(
+      ErrorCode::kInvalidArgument, "[touch] ", op, " mixes the elements of this rank's part of ",
+      is_gradient ? "the gradient of " : "", name,
+      ": each rank would get another result. To clip: fsdp::clip_grad_norm_(sharded, max_norm, p), "
+      "to measure: fsdp::grad_norm(sharded, p). An optimizer that looks at a parameter as a whole "
+      "(LAMB, Muon, LBFGS) cannot run on shards: fsdp::optim::Muon can, "
+      "fsdp::optim::WholeTensors gathers, and so does sharded.full_parameters(). A clone() of the "
+      "part is a plain tensor");
+}
+
 void Engine::refuse_grad_use(const Hit& hit, const char* op) {
   fail(ErrorCode::kInvalidArgument, "[touch] ", op, " takes the grad of the module's ",
        describe(hit),
@@ -245,6 +263,32 @@ Counters Engine::counters() const {
   return counters;
 }
 
+void Engine::hold_memory(memory::Kind kind, std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  ledger_.add(kind, bytes);
+  held_[kind] += bytes;
+  most_held_[kind] = std::max(most_held_[kind], held_[kind]);
+  has_optimizer_ = has_optimizer_ || kind == memory::Kind::kMoments;
+}
+
+void Engine::release_memory(memory::Kind kind, std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  ledger_.remove(kind, bytes);
+  held_[kind] -= bytes;
+}
+
+memory::Bytes Engine::promise() const {
+  std::lock_guard lock(mutex_);
+  memory::Bytes promise = promise_;
+  if (has_optimizer_) {
+    promise[memory::Kind::kMoments] = 0;
+  }
+  for (int kind = 0; kind < memory::kKinds; ++kind) {
+    promise[static_cast<memory::Kind>(kind)] += most_held_[static_cast<memory::Kind>(kind)];
+  }
+  return promise;
+}
+
 void Engine::reset_counters() {
   std::lock_guard lock(mutex_);
   counters_ = {};
@@ -270,12 +314,12 @@ void Engine::set_loss_scaled() {
 }
 
 void Engine::check_loss_scaled() const {
-  FSDP_CHECK(is_loss_scaled_ || options_.precision.param != at::kHalf ||
-                 options_.precision.allow_unscaled,
-             ErrorCode::kInvalidArgument,
-             "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
-             "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
-             "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
+  FSDP_CHECK(
+      is_loss_scaled_ || options_.precision.param != at::kHalf || options_.precision.allow_unscaled,
+      ErrorCode::kInvalidArgument,
+      "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
+      "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
+      "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
 }
 
 bool Engine::is_unsharded(int unit) {

@@ -39,6 +39,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
              std::uint64_t signature) override;
   void release(std::span<const int> units) noexcept override;
   void shard_written(int unit) override;
+  [[noreturn]] void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
+                                  const char* op) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
   OperandCast cast_of(int unit) const override;
 
@@ -68,8 +70,13 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   /// Losses are scaled from now on.
   void set_loss_scaled();
   const World& world() const { return world_; }
+  const Options& options() const { return options_; }
   memory::Ledger& ledger() { return ledger_; }
-  memory::Bytes promise() const { return promise_; }
+  /// Enters what an optimizer holds beside the engine in the ledger and in the promise, where its
+  /// moments take the place of those that Options::moments foretold.
+  void hold_memory(memory::Kind kind, std::int64_t bytes);
+  void release_memory(memory::Kind kind, std::int64_t bytes);
+  memory::Bytes promise() const;
   Counters counters() const;
   void reset_counters();
   bool is_unsharded(int unit);
@@ -114,6 +121,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool is_complete(int bundle) const;
   void follow_requires_grad();
   void update_promise();
+  void tag_gradients();
   void recover_from_dead_backward();
   void record_failure();
   void start_over();
@@ -140,6 +148,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   Options options_;
   memory::Ledger ledger_;
   memory::Bytes promise_;
+  memory::Bytes held_, most_held_;  ///< by optimizers
+  bool has_optimizer_ = false;
   std::vector<Unit> units_;
   std::optional<Bundles> bundles_;
   std::optional<int> root_;        ///< bundle of the root unit

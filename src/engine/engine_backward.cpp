@@ -36,6 +36,7 @@ void Engine::follow_requires_grad() {
     }
   }
   if (sink_->make_room()) {
+    tag_gradients();
     update_promise();
   }
 }

@@ -64,9 +64,8 @@ void Engine::execute(const std::vector<Action>& actions) {
 }
 
 void Engine::fence() {
-  together([&] {
-    communicator_.agree({.name = "all ranks are done with the shared weights"})->wait();
-  });
+  together(
+      [&] { communicator_.agree({.name = "all ranks are done with the shared weights"})->wait(); });
   is_read_since_fence_ = false;
 }
 

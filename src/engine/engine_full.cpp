@@ -87,9 +87,8 @@ void Engine::end_full(std::uint64_t scope) noexcept {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     if (full_writeback_) {
-      unit.flat_shard.copy_(
-          full_buffers_[i].narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
-                                  unit.shard_numel()));
+      unit.flat_shard.copy_(full_buffers_[i].narrow(
+          0, unit.placement.own.first * unit.layout->shard_numel(), unit.shard_numel()));
     }
     hide_whole(unit);
     unit.rest();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/backward.hpp"
+#include "engine/deferred.hpp"
 #include "engine/engine.hpp"
 #include "engine/manifest.hpp"
 #include "engine/slice.hpp"
@@ -28,8 +29,7 @@ std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
 
 /// What this rank's optimizer owns of a whole unit.
 at::Tensor own_slices(const Unit& unit, const at::Tensor& whole) {
-  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(),
-                      unit.shard_numel());
+  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(), unit.shard_numel());
 }
 
 /// A part of the flat shard with the touch key, so that writes to it are noticed.
@@ -103,11 +103,11 @@ void Engine::set_up() {
 void Engine::check_options() const {
   FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
              options_.prefetch, ", must be 0 or more");
-  FSDP_CHECK(options_.align_bytes >= 0 && options_.extra_slots >= 0 &&
-                 options_.replicate_below >= 0,
-             ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
-             ", extra_slots ", options_.extra_slots, " and replicate_below ",
-             options_.replicate_below, ", none may be negative");
+  FSDP_CHECK(
+      options_.align_bytes >= 0 && options_.extra_slots >= 0 && options_.replicate_below >= 0,
+      ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
+      ", extra_slots ", options_.extra_slots, " and replicate_below ", options_.replicate_below,
+      ", none may be negative");
 }
 
 /// Which slices of each unit are whose.
@@ -123,9 +123,8 @@ void Engine::place_units() {
       parameter.strides = dense_strides(parameter.tensor);
       numels.push_back(parameter.numel);
     }
-    const std::int64_t smallest =
-        std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
-                  Unit::itemsize_of(unit.reduce_dtype)});
+    const std::int64_t smallest = std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
+                                            Unit::itemsize_of(unit.reduce_dtype)});
     const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
     unit.layout =
         std::make_unique<layout::UnitLayout>(std::move(numels), unit.placement.slices, align);
@@ -187,9 +186,8 @@ void Engine::make_stores() {
   const bool is_aliased =
       options_.store == Store::kAliased ||
       (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
-  store_ = is_aliased
-               ? make_aliased_store(ledger_)
-               : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
+  store_ = is_aliased ? make_aliased_store(ledger_)
+                      : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
   store_->make_shards(units_);
   for (Unit& unit : units_) {
     if (unit.placement.is_resident()) {
@@ -202,12 +200,17 @@ void Engine::make_stores() {
       communicator_, ledger_, units_, *bundles_,
       SinkConfig{.buffers = schedule_config_.reduce_buffers, .own_buffers = own_buffers},
       counters_);
+  tag_gradients();
   sink_->set_divisor(options_.reduction == Reduction::kMean ? world_.size() : 1.0);
 }
 
 /// What is entered now, and what an optimizer will add.
 void Engine::update_promise() {
   promise_ = ledger_.live();
+  for (int kind = 0; kind < memory::kKinds; ++kind) {
+    promise_[static_cast<memory::Kind>(kind)] -= held_[static_cast<memory::Kind>(kind)];
+  }
+  promise_[memory::Kind::kFullScope] -= full_bytes_;
   promise_[memory::Kind::kMoments] = 0;
   for (const Unit& unit : units_) {
     if (unit.flat_grad_shard.defined()) {
@@ -221,6 +224,22 @@ void Engine::cast_buffers() {
     if (low_buffers_[i]) {
       cast_buffers_.emplace_back(buffers_[i].buffer, *options_.precision.buffers);
       buffers_[i].buffer = cast_buffers_.back().saved();
+    }
+  }
+}
+
+/// Makes gradient shards known to the dispatcher, once each.
+void Engine::tag_gradients() {
+  for (std::size_t index = 0; index < units_.size(); ++index) {
+    Unit& unit = units_[index];
+    if (!unit.flat_grad_shard.defined() || unit.parameters.front().grad_shard.defined()) {
+      continue;
+    }
+    register_storage(unit.flat_grad_shard.storage().unsafeGetStorageImpl(), weak_from_this(),
+                     static_cast<int>(index), /*parameter=*/0, StorageRole::kGradShard);
+    for (Parameter& parameter : unit.parameters) {
+      parameter.grad_shard =
+          tagged_part(unit.flat_grad_shard, parameter.piece.shard_offset, parameter.piece.numel);
     }
   }
 }
@@ -247,7 +266,7 @@ void Engine::make_views(int index) {
     const Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     whole.narrow(0, unit.layout->offset(i), parameter.numel)
         .as_strided(parameter.sizes, parameter.strides)
-        .copy_(parameter.tensor.detach());
+        .copy_(values_of(parameter.tensor));
   }
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     communicator_.broadcast(whole, 0, {index, unit.name})->wait();
@@ -297,6 +316,9 @@ Engine::~Engine() {
     if (unit.flat_shard.defined()) {
       unregister_storage(unit.flat_shard.storage().unsafeGetStorageImpl());
     }
+    if (unit.flat_grad_shard.defined()) {
+      unregister_storage(unit.flat_grad_shard.storage().unsafeGetStorageImpl());
+    }
     for (Parameter& parameter : unit.parameters) {
       if (parameter.storage == nullptr) {
         continue;
@@ -319,7 +341,7 @@ void Engine::print_promise() {
   has_printed_promise_ = true;
   if (options_.print_promise && world_.rank() == 0) {
     std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
-                 units_.size(), world_.size(), memory::format(promise_).c_str());
+                 units_.size(), world_.size(), memory::format(promise()).c_str());
   }
 }
 

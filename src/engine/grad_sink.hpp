@@ -105,7 +105,7 @@ class GradSink {
   void make_deferred();
   void reserve_staging();
   void complete(int unit, at::Tensor& flat);
-  bool prepare_shard(Unit& unit);
+  bool prepare_shard(int unit);
   void start_inner(int unit, const at::Tensor& flat);
   std::unique_ptr<comm::Work> start_outer(int unit, const at::Tensor& src);
   static at::Tensor answered_grad(const Unit& unit);
@@ -129,12 +129,13 @@ class GradSink {
   /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
   std::array<at::Tensor, 2> partial_buffers_;
   std::size_t next_partial_ = 0;
-  std::vector<int> buffer_of_;       ///< by bundle, -1 when it has none
+  std::vector<int> buffer_of_;                      ///< by bundle, -1 when it has none
   std::vector<std::unique_ptr<comm::Work>> works_;  ///< by unit
   std::vector<Outer> outer_;                        ///< under way over the replicas
   std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
   std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
   std::vector<char> has_partial_;                   ///< by unit
+  std::vector<char> has_sum_;  ///< by unit: the gradient shard has one that was not handed out
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };

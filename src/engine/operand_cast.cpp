@@ -15,7 +15,7 @@ namespace fsdp::engine {
 namespace {
 
 constexpr std::array<std::string_view, 8> kTypeOperators = {
-    "aten::to",  "aten::_to_copy",     "aten::type_as",  "aten::copy_",
+    "aten::to",   "aten::_to_copy",    "aten::type_as",  "aten::copy_",
     "aten::set_", "aten::result_type", "aten::can_cast", "aten::set_data"};
 constexpr std::array<std::string_view, 10> kNorms = {
     "aten::batch_norm",        "aten::layer_norm",        "aten::group_norm",

@@ -9,11 +9,13 @@
 #include <set>
 #include <unordered_map>
 
+#include "engine/deferred.hpp"
 #include "engine/layer_members.hpp"
 #include "engine/name_pattern.hpp"
 #include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/engine/deferred_init.hpp"
 
 namespace fsdp::engine {
 
@@ -86,7 +88,7 @@ void check_parameters(const Tree& tree) {
              "[fully_shard] the module has no parameters");
   const auto& [first_name, first] = tree.parameters.front();
   for (const auto& [name, tensor] : tree.parameters) {
-    FSDP_CHECK(!tensor.key_set().has(kTouchKey), ErrorCode::kInvalidArgument,
+    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor), ErrorCode::kInvalidArgument,
                "[fully_shard] parameter \"", name,
                "\" is sharded already, with this module or with another one that shares it: keep "
                "that Sharded. If it is gone, its weights are gone with it; copies made inside "
@@ -184,10 +186,9 @@ void ask_units(Partition& partition, const Tree& tree, const Units& policy, cons
       numel += parameter.numel;
     }
     asked.insert(unit.module);
-    unit.*claimed =
-        policy.claims({.name = unit.module,
-                       .module = node == tree.modules.end() ? nullptr : node->module,
-                       .numel = numel});
+    unit.*claimed = policy.claims({.name = unit.module,
+                                   .module = node == tree.modules.end() ? nullptr : node->module,
+                                   .numel = numel});
   }
   for (const std::string& name : policy.required_names) {
     FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::", option,
@@ -288,9 +289,8 @@ std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::st
     const bool is_small =
         options.strategy != Strategy::kReplicate && tensor.numel() < options.replicate_below;
     OfOwner& of = owners[is_small ? kReplicatedName : owner_of(parent_of(name), claimed)];
-    const Kind kind{
-        .types = types_of(tensor, is_in_any(name, full_precision), options.precision),
-        .is_frozen = !tensor.requires_grad()};
+    const Kind kind{.types = types_of(tensor, is_in_any(name, full_precision), options.precision),
+                    .is_frozen = !tensor.requires_grad()};
     if (std::ranges::find(of.kinds, kind) == of.kinds.end()) {
       of.kinds.push_back(kind);
     }
@@ -315,8 +315,7 @@ Partition group(Tree tree, const Options& options) {
   check_parameters(tree);
   check_aliases(tree);
   check_precision(options.precision);
-  const std::set<std::string> full =
-      full_precision_modules(tree, options.precision.full_precision);
+  const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
   std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
   std::vector<std::string> owners = {""};
@@ -329,6 +328,7 @@ Partition group(Tree tree, const Options& options) {
   Partition result;
   result.buffers = tree.buffers;
   for (const auto& [name, buffer] : tree.buffers) {
+    materialize(buffer);  // whole on every rank
     result.low_buffers.push_back(options.precision.buffers.has_value() &&
                                  buffer.is_floating_point() && !is_in_any(name, full));
   }
@@ -340,8 +340,7 @@ Partition group(Tree tree, const Options& options) {
       unit.name = unit_name(owner, of, kind);
       unit.module = owner;
       unit.bundle = bundle;
-      unit.placement.strategy =
-          owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
+      unit.placement.strategy = owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
       unit.dtype = kind.types.shard;
       unit.param_dtype = kind.types.param;
       unit.reduce_dtype = kind.types.reduce;

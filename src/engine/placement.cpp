@@ -48,8 +48,8 @@ Placement make_placement(Strategy strategy, comm::Communicator& world, const Gro
           placement.shard == nullptr ? mesh.replicate : unless_alone(mesh.replicate);
       placement.give = {.first = mesh.shard->rank() * replicas, .count = replicas};
       placement.answers_for = placement.give.first + mesh.replicate->rank();
-      placement.own = strategy == Strategy::kHybrid ? placement.give
-                                                    : SliceRun{.first = placement.answers_for};
+      placement.own =
+          strategy == Strategy::kHybrid ? placement.give : SliceRun{.first = placement.answers_for};
       return placement;
     }
     case Strategy::kSecondaryShard: {

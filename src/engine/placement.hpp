@@ -44,6 +44,8 @@ struct Placement {
 
   /// No gather, no slot: operators read the shard itself.
   bool is_resident() const { return shard == nullptr; }
+  /// Gradients are reduced over the shard group and then over the replicas.
+  bool has_both_stages() const { return shard != nullptr && replicate != nullptr; }
   /// The optimizer owns a part of what this rank gives: the rest comes from the replicas.
   bool is_refreshed() const { return own.count < give.count; }
 };

@@ -65,8 +65,7 @@ Types types_of(const at::Tensor& parameter, bool keeps_precision, const MixedPre
   const bool needs_masters =
       keeps_precision || (parameter.requires_grad() && !precision.low_precision_shards);
   types.shard = is_low(own) && needs_masters ? at::kFloat : own;
-  types.reduce =
-      types.shard == at::kFloat ? precision.reduce.value_or(types.shard) : types.shard;
+  types.reduce = types.shard == at::kFloat ? precision.reduce.value_or(types.shard) : types.shard;
   return types;
 }
 

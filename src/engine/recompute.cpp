@@ -231,9 +231,9 @@ void CheckpointFrame::check(const std::vector<at::Tensor>& values) const {
              " tensors for backward, the first one ", saved_.size(), kAdvice);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::string now = describe(values[i]);
-    FSDP_CHECK(now == saved_[i], ErrorCode::kInvalidArgument,
-               "[checkpoint_activations] tensor ", i, " that autograd saves was ", saved_[i],
-               " in the first run and is ", now, " in the second", kAdvice);
+    FSDP_CHECK(now == saved_[i], ErrorCode::kInvalidArgument, "[checkpoint_activations] tensor ", i,
+               " that autograd saves was ", saved_[i], " in the first run and is ", now,
+               " in the second", kAdvice);
   }
 }
 

@@ -136,12 +136,12 @@ std::vector<FlatShard> Sharded::flats() const {
   std::vector<FlatShard> flats;
   for (const engine::Unit& unit : engine_->units()) {
     const std::int64_t slice = unit.layout->shard_numel();
-    flats.push_back({.shard = unit.flat_shard,
-                     .grad = grads[flats.size()],
-                     .trains = unit.is_trainable(),
-                     .answered_begin =
-                         (unit.placement.answers_for - unit.placement.own.first) * slice,
-                     .answered_numel = slice});
+    flats.push_back(
+        {.shard = unit.flat_shard,
+         .grad = grads[flats.size()],
+         .trains = unit.is_trainable(),
+         .answered_begin = (unit.placement.answers_for - unit.placement.own.first) * slice,
+         .answered_numel = slice});
   }
   return flats;
 }
@@ -172,8 +172,7 @@ at::Tensor Sharded::participate(const std::string& unit) const {
   FSDP_CHECK(std::ranges::any_of(units, is_asked), ErrorCode::kNotFound,
              "[participate] no unit is called \"", unit, "\"; sharded.units() has their names");
   return engine::participate(
-      engine_,
-      [&](const engine::Unit& of, const engine::Parameter&) { return is_asked(of); });
+      engine_, [&](const engine::Unit& of, const engine::Parameter&) { return is_asked(of); });
 }
 
 FullParameters Sharded::full_parameters(bool writeback) const {

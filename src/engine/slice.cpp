@@ -79,10 +79,10 @@ void keep_secondary(Unit& unit, void* whole) {
     return;
   }
   const SliceRun& kept = unit.placement.kept;
-  const std::int64_t offset = kept.first * unit.layout->shard_numel() * Unit::itemsize_of(unit.param_dtype);
+  const std::int64_t offset =
+      kept.first * unit.layout->shard_numel() * Unit::itemsize_of(unit.param_dtype);
   void* part = static_cast<char*>(whole) + offset;
-  unit.secondary.copy_(
-      at::from_blob(part, {unit.secondary.numel()}, unit.secondary.options()));
+  unit.secondary.copy_(at::from_blob(part, {unit.secondary.numel()}, unit.secondary.options()));
   unit.has_secondary = true;
 }
 

@@ -13,7 +13,11 @@
 #include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
+#include "engine/shard_operators.hpp"
+
+#include "engine/deferred.hpp"
 #include "engine/operand_cast.hpp"
 
 namespace fsdp::engine {
@@ -105,6 +109,30 @@ struct OperatorInfo {
   bool is_metadata = false;
   std::uint64_t writes = 0;  ///< bit i: argument i is written
   CastTraits casts = {};
+  bool mixes_elements = false;
+  bool marks_result = false;  ///< is_first_half_of_a_norm()
+};
+
+/// The result of an operator on a shard that still stands for a part of the whole. Views and data()
+/// of it are plain tensors with the key, which nothing knows.
+class DerivedFromShard : public c10::TensorImpl {
+ public:
+  DerivedFromShard(const at::Tensor& result, std::weak_ptr<TouchTarget> target_in, int unit_in,
+                   std::int64_t begin_in, bool is_gradient_in)
+      : c10::TensorImpl(c10::TensorImpl::VIEW, c10::Storage(result.storage()),
+                        result.key_set() | c10::DispatchKeySet(kTouchKey), result.dtype()),
+        target(std::move(target_in)),
+        unit(unit_in),
+        begin(begin_in),
+        is_gradient(is_gradient_in) {
+    set_storage_offset(result.storage_offset());
+    set_sizes_and_strides(result.sizes(), result.strides());
+  }
+
+  const std::weak_ptr<TouchTarget> target;
+  const int unit;
+  const std::int64_t begin;
+  const bool is_gradient;
 };
 
 const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
@@ -113,6 +141,8 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
   auto [entry, is_new] = cache.try_emplace(&schema);
   if (is_new) {
     OperatorInfo& info = entry->second;
+    info.mixes_elements = mixes_elements(schema);
+    info.marks_result = is_first_half_of_a_norm(schema);
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
     info.casts = cast_traits(schema);
@@ -147,14 +177,28 @@ struct AllHits {
   }
 };
 
-void collect(const at::Tensor& tensor, bool is_write, const char* op, std::uint64_t& signature,
-             AllHits& all) {
+/// An operator as its inputs are looked at.
+struct Call {
+  const char* op;
+  const OperatorInfo& info;
+  std::uint64_t signature;
+  at::Tensor shard = {};  ///< one of its inputs, if any is a part of a parameter or gradient
+};
+
+void collect(const at::Tensor& tensor, bool is_write, Call& call, AllHits& all) {
   if (!tensor.defined() || !tensor.key_set().has(kTouchKey) || !tensor.has_storage()) {
     return;
   }
+  const char* op = call.op;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   Entry entry;
   if (!Registry::instance().find(storage, entry)) {
+    const auto* derived = dynamic_cast<const DerivedFromShard*>(tensor.unsafeGetTensorImpl());
+    if (derived != nullptr && call.info.mixes_elements) {
+      if (const auto target = derived->target.lock()) {
+        target->refuse_mixing(derived->unit, derived->begin, derived->is_gradient, op);
+      }
+    }
     return;  // its engine is gone: the storage itself says so when it is read
   }
   std::shared_ptr<TouchTarget> target = entry.target.lock();
@@ -165,13 +209,18 @@ void collect(const at::Tensor& tensor, bool is_write, const char* op, std::uint6
   if (entry.role == StorageRole::kGradGuard) {
     target->refuse_grad_use(hit, op);
   }
-  if (entry.role == StorageRole::kShard) {
-    if (is_write) {
+  if (entry.role == StorageRole::kShard || entry.role == StorageRole::kGradShard) {
+    const bool is_gradient = entry.role == StorageRole::kGradShard;
+    if (call.info.mixes_elements) {
+      target->refuse_mixing(entry.unit, tensor.storage_offset(), is_gradient, op);
+    }
+    if (is_write && !is_gradient) {
       target->shard_written(entry.unit);
     }
+    call.shard = tensor;
     return;
   }
-  signature = signature * 1099511628211u ^ reinterpret_cast<std::uintptr_t>(storage);
+  call.signature = call.signature * 1099511628211u ^ reinterpret_cast<std::uintptr_t>(storage);
   all.note_type(tensor);
   auto& targets = all.targets;
   auto found = std::find_if(targets.begin(), targets.end(),
@@ -187,10 +236,9 @@ void collect(const at::Tensor& tensor, bool is_write, const char* op, std::uint6
   }
 }
 
-void collect(const c10::IValue& value, bool is_write, const char* op, std::uint64_t& signature,
-             AllHits& all) {
+void collect(const c10::IValue& value, bool is_write, Call& call, AllHits& all) {
   if (value.isTensor()) {
-    collect(value.toTensor(), is_write, op, signature, all);
+    collect(value.toTensor(), is_write, call, all);
   } else if (value.isList()) {
     // Tensor[], Tensor?[] and lists of them; other lists hold no tensors.
     const c10::ArrayRef<c10::IValue> elements = value.toListRef();
@@ -198,7 +246,7 @@ void collect(const c10::IValue& value, bool is_write, const char* op, std::uint6
       if (!element.isTensor() && !element.isNone() && !element.isList()) {
         break;
       }
-      collect(element, is_write, op, signature, all);
+      collect(element, is_write, call, all);
     }
   }
 }
@@ -237,7 +285,23 @@ OperandCast rule_of(const AllHits& all) {
   return {};
 }
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+/// Marks the one result of an operator on `shard`.
+void mark_result(const at::Tensor& shard, torch::jit::Stack& stack) {
+  const at::Tensor& result = stack.back().toTensor();
+  Entry entry;
+  if (result.key_set().has(kTouchKey) || result.requires_grad() ||
+      !Registry::instance().find(shard.storage().unsafeGetStorageImpl(), entry)) {
+    return;
+  }
+  stack.back() = at::Tensor(c10::make_intrusive<DerivedFromShard>(
+      result, entry.target, entry.unit, shard.storage_offset(),
+      entry.role == StorageRole::kGradShard));
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (defer(op, keys, stack)) {
+    return;
+  }
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   const c10::FunctionSchema& schema = op.schema();
@@ -248,19 +312,21 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::St
   }
   // TorchScript passes its whole stack: the operator's own inputs are the last ones.
   const std::size_t count = schema.arguments().size();
-  const char* name = schema.name().c_str();
   AllHits all;
-  std::uint64_t signature = reinterpret_cast<std::uintptr_t>(&schema);
+  Call call{schema.name().c_str(), info, reinterpret_cast<std::uintptr_t>(&schema)};
   for (std::size_t i = 0; i < count; ++i) {
-    collect((*stack)[stack->size() - count + i], (info.writes >> i) & 1, name, signature, all);
+    collect((*stack)[stack->size() - count + i], (info.writes >> i) & 1, call, all);
   }
   Pins pins;
   for (TargetHits& hits : all.targets) {
-    pins.add(hits, name, signature);
+    pins.add(hits, call.op, call.signature);
   }
   const OperandCast rule = rule_of(all);
   if (!rule.operands && !rule.results.has_value()) {
     op.callBoxed(stack);
+    if (info.marks_result && call.shard.defined()) {
+      mark_result(call.shard, *stack);
+    }
     return;
   }
   OperatorCast cast(schema, info.casts, rule, *all.dtype);

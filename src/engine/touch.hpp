@@ -11,7 +11,7 @@
 /// straight through, and unpins. RecordFunction would swallow exceptions, cost every operator, and
 /// miss threads; see docs/decisions/0001-units-found-by-touch.md.
 ///
-/// One fallback per key and process: deferred initialisation, when it comes, must share this one.
+/// One fallback per key and process: deferred initialisation shares this one, see deferred.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,6 +38,7 @@ enum class StorageRole {
   kWeight,
   kGradGuard,  ///< the placeholder in a parameter's grad: any use is a mistake
   kShard,      ///< a rank's own shard, which is always there: writes to it are reported
+  kGradShard,  ///< a rank's own gradient shard; see NOTE [operators on shards] for both
 };
 
 /// How mixed precision runs an operator that takes a unit's weights.
@@ -60,6 +61,10 @@ class TouchTarget {
   virtual void shard_written(int unit) = 0;
   /// Fixed once the module is sharded: asked without a lock.
   virtual OperandCast cast_of(int unit) const = 0;
+  /// Throws the error that says what to do instead of mixing the elements of a shard, or of its
+  /// gradient, that begins at element `begin` of the unit's flat one.
+  [[noreturn]] virtual void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
+                                          const char* op) = 0;
   /// Throws the error that says what to do instead.
   [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
 };

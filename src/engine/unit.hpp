@@ -48,23 +48,24 @@ struct Unit {
   std::vector<Parameter> parameters;
   std::unique_ptr<layout::UnitLayout> layout;  ///< Placement::slices slices
   Placement placement;
-  bool is_optional = false;  ///< Options::optional
-  bool is_kept = false;      ///< stays gathered to the end of backward
-  bool casts_operands = false;                 ///< what comes with its weights is cast to their type
+  bool is_optional = false;     ///< Options::optional
+  bool is_kept = false;         ///< stays gathered to the end of backward
+  bool casts_operands = false;  ///< what comes with its weights is cast to their type
   std::optional<at::ScalarType> result_dtype;  ///< what comes out is cast to this
-  at::ScalarType dtype = at::kFloat;         ///< of the shards: what the optimizer updates
-  at::ScalarType param_dtype = at::kFloat;   ///< of the gathered weights: what operators take
-  at::ScalarType reduce_dtype = at::kFloat;  ///< in which gradients are collected and travel
+  at::ScalarType dtype = at::kFloat;           ///< of the shards: what the optimizer updates
+  at::ScalarType param_dtype = at::kFloat;     ///< of the gathered weights: what operators take
+  at::ScalarType reduce_dtype = at::kFloat;    ///< in which gradients are collected and travel
   c10::Device device = c10::kCPU;
-  at::Tensor slice;       ///< [slice_numel()] of param_dtype: what this rank gives to a gather
-  at::Tensor flat_shard;  ///< [shard_numel()]: what its optimizer owns; part of slice unless is_cast
+  at::Tensor slice;  ///< [slice_numel()] of param_dtype: what this rank gives to a gather
+  at::Tensor
+      flat_shard;  ///< [shard_numel()]: what its optimizer owns; part of slice unless is_cast
   at::Tensor flat_grad_shard;  ///< [shard_numel()]; undefined where no parameter has ever trained
   at::Tensor secondary;        ///< Placement::kept of the gathered unit, while has_secondary
   bool has_secondary = false;
-  bool is_slice_current = false;     ///< the slice has what the shards had at slice_version
-  std::uint32_t slice_version = 0;   ///< of flat_shard
-  std::uint32_t seen_version = 0;    ///< of flat_shard, when its weights were last used in a forward
-  bool was_in_forward = false;       ///< its weights were taken since, and no backward has ended
+  bool is_slice_current = false;    ///< the slice has what the shards had at slice_version
+  std::uint32_t slice_version = 0;  ///< of flat_shard
+  std::uint32_t seen_version = 0;   ///< of flat_shard, when its weights were last used in a forward
+  bool was_in_forward = false;      ///< its weights were taken since, and no backward has ended
   bool were_weights_bumped = false;  ///< their version counters know of what came since
   bool trains = false;               ///< a parameter required grad when the last backward began
 
@@ -84,14 +85,13 @@ struct Unit {
   std::int64_t reduced_bytes() const { return layout->padded_numel() * itemsize_of(reduce_dtype); }
   std::int64_t whole_bytes() const { return layout->padded_numel() * itemsize(); }
   std::int64_t kept_bytes() const {
-    return placement.secondary == nullptr ? 0
-                                          : numel_of(placement.kept) * itemsize_of(param_dtype);
+    return placement.secondary == nullptr ? 0 : numel_of(placement.kept) * itemsize_of(param_dtype);
   }
   /// Logical elements in a run of slices.
   std::int64_t logical_numel(const SliceRun& run) const {
     const std::int64_t begin = run.first * layout->shard_numel();
-    return std::max<std::int64_t>(
-        0, std::min(begin + numel_of(run), layout->total_numel()) - begin);
+    return std::max<std::int64_t>(0,
+                                  std::min(begin + numel_of(run), layout->total_numel()) - begin);
   }
   std::uint32_t shard_version() const {
     return flat_shard.unsafeGetTensorImpl()->version_counter().current_version();

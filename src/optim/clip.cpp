@@ -1,35 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/optim/clip.hpp"
 
-#include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
-#include "optim/flat_views.hpp"
+#include "fsdp/optim/finite.hpp"
+#include "optim/own_shards.hpp"
 
 namespace fsdp {
 
 namespace {
 
-/// In fp64 whatever the type, in eight interleaved sums that a compiler turns into vectors.
-template <class T>
-double sum_of_squares(const T* values, std::int64_t numel) {
+/// A p-norm in the making, in fp64 whatever the type: the sum of |x|^p, or the largest |x|.
+class NormSum {
+ public:
+  explicit NormSum(double p) : p_(p) {}
+
+  void add(const at::Tensor& tensor);
+  /// What another rank or module has. Something that is not a number stays, which a maximum of
+  /// numbers would lose.
+  void join(double other) {
+    if (!std::isinf(p_)) {
+      sum_ += other;
+    } else if (!std::isnan(sum_)) {
+      sum_ = std::isnan(other) ? other : std::max(sum_, other);
+    }
+  }
+  double sum() const { return sum_; }
+  double norm() const {
+    return std::isinf(p_) ? sum_ : p_ == 2 ? std::sqrt(sum_) : std::pow(sum_, 1 / p_);
+  }
+
+ private:
+  double p_;
+  double sum_ = 0;
+};
+
+/// In eight interleaved sums that a compiler turns into vectors.
+template <class T, class Term>
+double sum_of(const T* values, std::int64_t numel, Term term) {
   constexpr int kLanes = 8;
   std::array<double, kLanes> sums{};
   std::int64_t i = 0;
   for (; i + kLanes <= numel; i += kLanes) {
     for (int lane = 0; lane < kLanes; ++lane) {
-      const auto value = static_cast<double>(values[i + lane]);
-      sums[static_cast<std::size_t>(lane)] += value * value;
+      sums[static_cast<std::size_t>(lane)] += term(static_cast<double>(values[i + lane]));
     }
   }
   double total = 0;
   for (; i < numel; ++i) {
-    total += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    total += term(static_cast<double>(values[i]));
   }
   for (double sum : sums) {
     total += sum;
@@ -38,44 +65,144 @@ double sum_of_squares(const T* values, std::int64_t numel) {
 }
 
 double sum_of_squares(const at::Tensor& tensor) {
-  if (tensor.is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == at::kFloat) {
-    return sum_of_squares(tensor.const_data_ptr<float>(), tensor.numel());
+  const auto square = [](double value) { return value * value; };
+  if (tensor.scalar_type() == at::kFloat) {
+    return sum_of(tensor.const_data_ptr<float>(), tensor.numel(), square);
   }
-  if (tensor.is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == at::kDouble) {
-    return sum_of_squares(tensor.const_data_ptr<double>(), tensor.numel());
+  return sum_of(tensor.const_data_ptr<double>(), tensor.numel(), square);
+}
+
+void NormSum::add(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return;
   }
-  return tensor.abs().to(at::kDouble).square().sum().item<double>();
+  const bool is_plain = tensor.is_cpu() && tensor.is_contiguous() &&
+                        (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
+  if (p_ == 2 && is_plain) {
+    join(sum_of_squares(tensor));
+    return;
+  }
+  const auto norm = at::linalg_vector_norm(tensor, p_, {}, false, at::kDouble).item<double>();
+  join(std::isinf(p_) ? norm : std::pow(norm, p_));
+}
+
+void check_p(const char* who, double p) {
+  FSDP_CHECK(p > 0, ErrorCode::kInvalidArgument, "[", who, "] p is ", p,
+             ", must be positive, or infinity");
+}
+
+/// This rank's gradients, or what of them it answers for in sums over ranks; neighbours in memory
+/// joined.
+std::vector<at::Tensor> gradients_of(const Sharded& sharded, bool answered_only = false) {
+  std::vector<at::Tensor> stretches;
+  std::int64_t numel = 0;  // of the last one
+  const auto finish_last = [&] {
+    if (!stretches.empty()) {
+      stretches.back() = optim::stretched(stretches.back(), numel);
+    }
+  };
+  for (const NamedShard& parameter : sharded.named_parameters()) {
+    at::Tensor grad = parameter.shard.grad();
+    if (grad.defined() && answered_only) {
+      grad = grad.narrow(0, parameter.answered_begin, parameter.answered_numel);
+    }
+    if (!grad.defined() || grad.numel() == 0) {
+      continue;
+    }
+    if (!stretches.empty() && optim::follows(stretches.back(), numel, grad)) {
+      numel += grad.numel();
+      continue;
+    }
+    finish_last();
+    stretches.push_back(grad);
+    numel = grad.numel();
+  }
+  finish_last();
+  return stretches;
+}
+
+/// Joins what all ranks have, in the order of ranks: the same bits everywhere.
+double join_ranks(const World& world, const NormSum& own, double p) {
+  comm::Communicator& communicator = world.communicator();
+  const at::Tensor all = at::empty({communicator.size()}, at::kDouble);
+  communicator.all_gather(all, at::full({1}, own.sum(), at::kDouble), {.name = "grad_norm"})
+      ->wait();
+  NormSum joined(p);
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    joined.join(all.const_data_ptr<double>()[rank]);
+  }
+  return joined.sum();
+}
+
+void check_max(const char* who, const char* what, double value) {
+  FSDP_CHECK(value > 0, ErrorCode::kInvalidArgument, "[", who, "] ", what, " is ", value,
+             ", must be positive");
 }
 
 }  // namespace
 
-double grad_norm(const Sharded& sharded) {
-  c10::NoGradGuard no_grad;
-  at::Tensor total = at::zeros({1}, at::kDouble);
-  for (const NamedShard& parameter : sharded.named_parameters()) {
-    const at::Tensor& grad = parameter.shard.grad();
-    if (grad.defined()) {
-      *total.mutable_data_ptr<double>() += sum_of_squares(
-          grad.narrow(0, parameter.answered_begin, parameter.answered_numel));
+double grad_norm(const Sharded& sharded, double p) { return grad_norm(std::vector{sharded}, p); }
+
+double grad_norm(const std::vector<Sharded>& shardeds, double p,
+                 const std::vector<at::Tensor>& whole) {
+  check_p("grad_norm", p);
+  const optim::OwnShards own;
+  NormSum total(p);
+  for (const Sharded& sharded : shardeds) {
+    NormSum part(p);
+    for (const at::Tensor& grad : gradients_of(sharded, /*answered_only=*/true)) {
+      part.add(grad);
+    }
+    total.join(join_ranks(sharded.world(), part, p));
+  }
+  for (const at::Tensor& parameter : whole) {
+    if (parameter.grad().defined()) {
+      total.add(parameter.grad());
     }
   }
-  sharded.world().communicator().all_reduce(total, {.name = "grad_norm"});
-  return std::sqrt(total.item<double>());
+  return total.norm();
 }
 
-double clip_grad_norm_(Sharded& sharded, double max_norm) {
-  c10::NoGradGuard no_grad;
-  FSDP_CHECK(max_norm > 0, ErrorCode::kInvalidArgument, "[clip_grad_norm_] max_norm is ", max_norm,
-             ", must be positive");
-  const double norm = grad_norm(sharded);
+double clip_grad_norm_(const Sharded& sharded, double max_norm, double p) {
+  return clip_grad_norm_(std::vector{sharded}, max_norm, p);
+}
+
+double clip_grad_norm_(const std::vector<Sharded>& shardeds, double max_norm, double p,
+                       const std::vector<at::Tensor>& whole) {
+  check_max("clip_grad_norm_", "max_norm", max_norm);
+  check_p("clip_grad_norm_", p);
+  const double norm = grad_norm(shardeds, p, whole);
+  if (!std::isfinite(norm)) {
+    for (const Sharded& sharded : shardeds) {
+      skip_step(sharded, norm);
+    }
+    return norm;
+  }
   // The same small term as torch::nn::utils::clip_grad_norm_.
   const double scale = max_norm / (norm + 1e-6);
-  if (std::isfinite(norm) && scale < 1.0) {
-    for (at::Tensor& grad : optim::views_with_gradients(sharded).grads) {
+  if (scale >= 1.0) {
+    return norm;
+  }
+  const optim::OwnShards own;
+  for (const Sharded& sharded : shardeds) {
+    for (at::Tensor& grad : gradients_of(sharded)) {
       grad.mul_(scale);
     }
   }
+  for (const at::Tensor& parameter : whole) {
+    if (parameter.grad().defined()) {
+      parameter.grad().mul_(scale);
+    }
+  }
   return norm;
+}
+
+void clip_grad_value_(const Sharded& sharded, double max_value) {
+  check_max("clip_grad_value_", "max_value", max_value);
+  const optim::OwnShards own;
+  for (at::Tensor& grad : gradients_of(sharded)) {
+    grad.clamp_(-max_value, max_value);
+  }
 }
 
 }  // namespace fsdp

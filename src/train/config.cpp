@@ -93,6 +93,12 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  ", must be at least 0 and below 1");
   problems.check(config.beta2 >= 0 && config.beta2 < 1, "--beta2 is ", config.beta2,
                  ", must be at least 0 and below 1");
+  problems.check(config.momentum < 0 || config.optimizer == OptimizerKind::kSgd ||
+                     config.optimizer == OptimizerKind::kMuon,
+                 "--momentum is for sgd and muon; ", to_string(config.optimizer),
+                 " averages by --beta1 and --beta2");
+  problems.check(std::isfinite(config.momentum) && config.momentum < 1, "--momentum is ",
+                 config.momentum, ", must be at least 0 and below 1");
   not_negative("--eval-every", static_cast<double>(config.eval_every));
   positive("--eval-batches", config.eval_batches);
   not_negative("--sample", static_cast<double>(config.sample));
@@ -175,7 +181,24 @@ void check_outputs(const TrainConfig& config, Problems& problems) {
 }  // namespace
 
 const char* to_string(OptimizerKind kind) {
-  return kind == OptimizerKind::kAdamW ? "adamw" : "sgd";
+  switch (kind) {
+    case OptimizerKind::kAdamW: return "adamw";
+    case OptimizerKind::kSgd: return "sgd";
+    case OptimizerKind::kLion: return "lion";
+    case OptimizerKind::kMuon: return "muon";
+  }
+  return "unknown";
+}
+
+OptimizerKind parse_optimizer(const std::string& word) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kLion, OptimizerKind::kMuon}) {
+    if (word == to_string(kind)) {
+      return kind;
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "--optimizer is '", word,
+       "', must be adamw, sgd, lion or muon");
 }
 
 const char* to_string(WeightType type) {

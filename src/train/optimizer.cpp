@@ -1,63 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/optimizer.hpp"
 
-#include <torch/torch.h>
+#include <utility>
 
 #include "fsdp/optim/adamw.hpp"
+#include "fsdp/optim/lion.hpp"
+#include "fsdp/optim/muon.hpp"
+#include "fsdp/optim/sgd.hpp"
 
 namespace fsdp::train::detail {
 namespace {
 
-class FusedAdamW : public Optimizer {
- public:
-  FusedAdamW(const TrainConfig& config, const Sharded& sharded)
-      : optimizer_(sharded, {.lr = config.lr,
-                             .beta1 = config.beta1,
-                             .beta2 = config.beta2,
-                             .eps = config.eps,
-                             .weight_decay = config.weight_decay}) {}
-  void step(double lr) override {
-    optimizer_.options().lr = lr;
-    optimizer_.step();
-  }
-  std::unique_ptr<checkpoint::OptimizerState> state() override {
-    return checkpoint::state_of(optimizer_);
-  }
-
- private:
-  optim::AdamW optimizer_;
-};
-
-class Sgd : public Optimizer {
- public:
-  Sgd(const TrainConfig& config, const Sharded& sharded)
-      : sharded_(sharded),
-        optimizer_(sharded.parameters(),
-                   torch::optim::SGDOptions(config.lr).weight_decay(config.weight_decay)) {}
-  void step(double lr) override {
-    for (auto& group : optimizer_.param_groups()) {
-      group.options().set_lr(lr);
+std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const Sharded& sharded) {
+  const optim::AdamWOptions adamw{.lr = config.lr,
+                                  .beta1 = config.beta1,
+                                  .beta2 = config.beta2,
+                                  .eps = config.eps,
+                                  .weight_decay = config.weight_decay};
+  switch (config.optimizer) {
+    case OptimizerKind::kAdamW: return std::make_unique<optim::AdamW>(sharded, adamw);
+    case OptimizerKind::kSgd:
+      return std::make_unique<optim::SGD>(sharded,
+                                          optim::SGDOptions{.lr = config.lr,
+                                                            .momentum = config.effective_momentum(),
+                                                            .weight_decay = config.weight_decay});
+    case OptimizerKind::kLion:
+      return std::make_unique<optim::Lion>(sharded,
+                                           optim::LionOptions{.lr = config.lr,
+                                                              .beta1 = config.beta1,
+                                                              .beta2 = config.beta2,
+                                                              .weight_decay = config.weight_decay});
+    case OptimizerKind::kMuon: {
+      // One rate for both rules, so matrices move as far as AdamW would move them.
+      const optim::MuonOptions muon{.lr = config.lr,
+                                    .momentum = config.effective_momentum(),
+                                    .weight_decay = config.weight_decay,
+                                    .scale = optim::MuonScale::kMatchAdamW};
+      std::vector<std::string> tables = {"*wte.weight", "*wpe.weight"};
+      if (!config.model.tied) {
+        tables.push_back("*lm_head.weight");
+      }
+      return std::make_unique<optim::Muon>(sharded, muon, tables, adamw);
     }
-    optimizer_.step();
   }
-  std::unique_ptr<checkpoint::OptimizerState> state() override {
-    return checkpoint::state_of(optimizer_, sharded_);
-  }
-
- private:
-  Sharded sharded_;
-  torch::optim::SGD optimizer_;
-};
+  return nullptr;
+}
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Sharded& sharded) {
-  if (config.optimizer == OptimizerKind::kSgd) {
-    return std::make_unique<Sgd>(config, sharded);
+void Optimizer::step(double lr) {
+  for (int group = 0; group < rule_->groups(); ++group) {
+    rule_->set_values(group, {{"lr", lr}});
   }
-  return std::make_unique<FusedAdamW>(config, sharded);
+  rule_->step();
 }
 
-int moments(OptimizerKind kind) { return kind == OptimizerKind::kAdamW ? 2 : 0; }
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const Sharded& sharded) {
+  return std::make_unique<Optimizer>(make_rule(config, sharded));
+}
 
 }  // namespace fsdp::train::detail

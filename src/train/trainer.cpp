@@ -44,7 +44,6 @@ Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainCo
                      {.units = units_of<models::DecoderBlock>(),
                       .prefetch = config.prefetch,
                       .keep_root = config.keep_root,
-                      .moments = detail::moments(config.optimizer),
                       .print_promise = false});
 }
 

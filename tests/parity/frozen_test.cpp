@@ -19,7 +19,11 @@ using memory::Kind;
 namespace nn = torch::nn;
 
 at::Tensor batch(std::int64_t width, int step, int rank) {
-  return torch::arange(3 * width, torch::kDouble).mul(0.7).add(step + 3 * rank).sin().view({3, width});
+  return torch::arange(3 * width, torch::kDouble)
+      .mul(0.7)
+      .add(step + 3 * rank)
+      .sin()
+      .view({3, width});
 }
 
 /// An adapter beside a weight that does not train, as in LoRA.
@@ -39,7 +43,7 @@ TEST(Frozen, Fault037_OnlyTrainableElementsAreCollectedReducedAndHeld) {
     EXPECT_EQ(sharded.ledger().live()[Kind::kReduceBuffers], 4 * 20);
     EXPECT_EQ(sharded.promise()[Kind::kMoments], 2 * 4 * 20 / 4);
     // One bundle: the slot holds the frozen weights, then at a multiple of 128 bytes the others.
-    EXPECT_EQ(sharded.ledger().live()[Kind::kGatherSlots], 2 * (4032 + 4 * 20));
+    EXPECT_EQ(sharded.ledger().live()[Kind::kGatherSlots], 2 * (4096 + 4 * 20));
     optim::AdamW optimizer(sharded);
     for (int step = 0; step < 3; ++step) {
       sharded.reset_counters();
@@ -49,7 +53,8 @@ TEST(Frozen, Fault037_OnlyTrainableElementsAreCollectedReducedAndHeld) {
       EXPECT_EQ(sharded.counters().reduce_scatters, 1);
       EXPECT_EQ(sharded.counters().reduce_bytes, 4 * 20);
       EXPECT_EQ(sharded.counters().padding_bytes, 0);
-      // Both parts are gathered for forward; backward takes the adapter alone, which is still there.
+      // Both parts are gathered for forward; backward takes the adapter alone, which is still
+      // there.
       EXPECT_EQ(sharded.counters().gather_bytes, 4 * 1020);
     }
     EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
@@ -58,8 +63,7 @@ TEST(Frozen, Fault037_OnlyTrainableElementsAreCollectedReducedAndHeld) {
 }
 
 TEST(Frozen, Fault037_AnAdapterTrainsAsInOneProcess) {
-  expect_twins<Adapted>({.ranks = 4,
-                         .loss = [](Adapted& model, int step, int rank) {
+  expect_twins<Adapted>({.ranks = 4, .loss = [](Adapted& model, int step, int rank) {
                            return model.forward(batch(100, step, rank)).square().mean();
                          }});
 }
@@ -112,14 +116,15 @@ struct Ignoring : nn::Module {
 };
 
 TEST(Frozen, Fault039_AnInputThatAFrozenUnitIgnoresGetsNoGradient) {
-  expect_twins<Ignoring>(
-      {.options = test_options(units_of<nn::Linear>()),
-       .loss = [](Ignoring& model, int step, int rank) {
-         const at::Tensor ignored = torch::ones({3, 4}, torch::kDouble).requires_grad_();
-         at::Tensor loss = model.forward(batch(4, step, rank), ignored).square().mean();
-         EXPECT_FALSE(ignored.grad().defined());
-         return loss;
-       }});
+  expect_twins<Ignoring>({.options = test_options(units_of<nn::Linear>()),
+                          .loss = [](Ignoring& model, int step, int rank) {
+                            const at::Tensor ignored =
+                                torch::ones({3, 4}, torch::kDouble).requires_grad_();
+                            at::Tensor loss =
+                                model.forward(batch(4, step, rank), ignored).square().mean();
+                            EXPECT_FALSE(ignored.grad().defined());
+                            return loss;
+                          }});
 }
 
 struct Layers : nn::Module {
@@ -238,6 +243,7 @@ TEST(Unused, Fault011_AParameterThatOneRankUsesHasAGradientOnAll) {
   for (const Store store : {Store::kSlots, Store::kAliased}) {
     Options options = test_options({});
     options.store = store;
+    options.optional = units_listed({""});  // ranks touch it unequally often
     expect_twins<Layers>({.options = options, .loss = loss});
   }
 }

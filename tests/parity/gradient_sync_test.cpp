@@ -53,7 +53,8 @@ TEST(Divisor, Fault013_SumMeanAndWeightedByCount) {
       if (divisor > 0) {
         sharded.set_gradient_divisor(divisor);
       }
-      const at::Tensor x = torch::tensor(data[static_cast<std::size_t>(world.rank())], torch::kDouble);
+      const at::Tensor x =
+          torch::tensor(data[static_cast<std::size_t>(world.rank())], torch::kDouble);
       (model->weights[0] * (is_sum ? x.sum() : x.mean())).sum().backward();
       const double value = whole_gradients(sharded)[0].item<double>();
       if (world.rank() == 0) {
@@ -72,8 +73,7 @@ TEST(Divisor, Fault015_HowAStepIsSplitDoesNotMatter) {
   for (const std::vector<int>& split :
        {std::vector<int>{4, 4, 2}, std::vector<int>{5, 5}, std::vector<int>{10}}) {
     run_threads(2, [&](World world) {
-      const at::Tensor x =
-          torch::arange(10, torch::kDouble).add(10.0 * world.rank()).view({10, 1});
+      const at::Tensor x = torch::arange(10, torch::kDouble).add(10.0 * world.rank()).view({10, 1});
       auto model = std::make_shared<Weights>(std::vector<std::int64_t>{3});
       Sharded sharded = fully_shard(model, world, test_options({}));
       sharded.set_gradient_divisor(20);
@@ -142,7 +142,7 @@ TEST_P(Deferring, WhatIsDeferredWaitsForAGradientAndIsNotLostWhereTheLastBackwar
     if (world.rank() == 1) {
       (model->weights[1].sum() * 6).backward();
     } else {
-      model->weights[0].detach();
+      (model->weights[0].sum() * 0).backward();
     }
     EXPECT_FALSE(sharded.parameters()[1].grad().defined());
     sharded.set_gradient_sync(GradientSync::kEveryBackward);

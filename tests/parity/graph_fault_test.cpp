@@ -18,7 +18,11 @@ using namespace fsdp::test;
 namespace nn = torch::nn;
 
 at::Tensor batch(std::int64_t width, int step, int rank) {
-  return torch::arange(3 * width, torch::kDouble).mul(0.7).add(step + 3 * rank).sin().view({3, width});
+  return torch::arange(3 * width, torch::kDouble)
+      .mul(0.7)
+      .add(step + 3 * rank)
+      .sin()
+      .view({3, width});
 }
 
 struct Shared : nn::Module {
@@ -33,7 +37,8 @@ struct Shared : nn::Module {
   Shared() {
     const at::Tensor weight = torch::randn({6, 6}).requires_grad_();
     for (int i = 0; i < 4; ++i) {
-      blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<Block>(weight)));
+      blocks.push_back(
+          register_module("block" + std::to_string(i), std::make_shared<Block>(weight)));
     }
     to(torch::kDouble);
   }

@@ -75,8 +75,8 @@ TEST(MeshFault, Fault020_AGroupOfOneIsAnIdentityOnBothAxes) {
         for (int micro = 0; micro < 10; ++micro) {
           model->sum().backward();
         }
-        EXPECT_TRUE(torch::equal(whole_gradients(sharded)[0],
-                                 torch::full({3}, 10.0, torch::kDouble)));
+        EXPECT_TRUE(
+            torch::equal(whole_gradients(sharded)[0], torch::full({3}, 10.0, torch::kDouble)));
       });
     }
   }
@@ -149,6 +149,25 @@ TEST(MeshFault, Fault023_ReplicasReduceTheAccumulatedValueOnce) {
       }
     });
   }
+}
+
+TEST(MeshFault, Fault023_UnitsWithAndWithoutReplicasMayDeferTogether) {
+  run_threads(2, [](World world) {
+    auto model = std::make_shared<Weights>(std::vector<std::int64_t>{6, 2});
+    Options options = test_options({});
+    options.replicate_below = 3;
+    Sharded sharded = fully_shard(model, world, options);
+    for (int step = 0; step < 2; ++step) {
+      for (const GradientSync sync :
+           {GradientSync::kEveryBackward, GradientSync::kDeferReplicate,
+            GradientSync::kDeferReplicate, GradientSync::kDeferAll, GradientSync::kEveryBackward}) {
+        sharded.set_gradient_sync(sync);
+        model->sum().backward();
+      }
+      expect_gradient(sharded, 5);
+      sharded.zero_grad();
+    }
+  });
 }
 
 TEST(MeshFault, Fault029_ReplicasAreNotCountedTwiceInANorm) {
@@ -294,6 +313,42 @@ TEST(MeshFault, Fault100_ReplicasOnTwoHostsWriteDifferentHalvesAndLoadTheirShard
   };
   for (const auto& result : run_processes(4, "ranks", rank, {.environment = environment})) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+/// Weights after three steps; with `is_interrupted`, a rank fails in the second and all recover.
+at::Tensor trained(const World& world, Strategy strategy, Store store, bool is_interrupted) {
+  auto model = std::make_shared<Weights>(std::vector<std::int64_t>{9, 4});
+  Options options = on_mesh(world, {2, 2}, strategy);
+  options.store = store;
+  Sharded sharded = fully_shard(model, world, options);
+  optim::AdamW optimizer(sharded, {.lr = 0.1});
+  const auto backward = [&] { (model->sum().sin() * (world.rank() + 1)).backward(); };
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    if (step == 1 && is_interrupted) {
+      if (world.rank() == 1) {
+        world.publish_failure("for the test");
+      } else {
+        EXPECT_THROW(backward(), Error);
+      }
+      world.recover();
+    }
+    backward();
+    optimizer.step();
+  }
+  const auto full = sharded.full_parameters();
+  return torch::cat(model->parameters()).clone();
+}
+
+TEST(Mesh, TrainingGoesOnAfterARecovery) {
+  for (const Strategy strategy : kHybrids) {
+    for (const Store store : {Store::kSlots, Store::kAliased}) {
+      run_threads(4, [&](World world) {
+        const at::Tensor expected = trained(world, strategy, store, false);
+        EXPECT_TRUE(torch::equal(trained(world, strategy, store, true), expected));
+      });
+    }
   }
 }
 

@@ -22,7 +22,11 @@ using testing::HasSubstr;
 namespace nn = torch::nn;
 
 at::Tensor batch(std::int64_t width, int step, int rank) {
-  return torch::arange(3 * width, torch::kDouble).mul(0.7).add(step + 3 * rank).sin().view({3, width});
+  return torch::arange(3 * width, torch::kDouble)
+      .mul(0.7)
+      .add(step + 3 * rank)
+      .sin()
+      .view({3, width});
 }
 
 /// Blocks as a transformer has them: a norm, a matrix and biases.
@@ -52,11 +56,10 @@ struct Tower : nn::Module {
 };
 
 Training<Tower> tower(Options options, int ranks) {
-  return {.ranks = ranks,
-          .options = std::move(options),
-          .loss = [](Tower& model, int step, int rank) {
-            return model.forward(batch(6, step, rank)).square().mean();
-          }};
+  return {
+      .ranks = ranks, .options = std::move(options), .loss = [](Tower& model, int step, int rank) {
+        return model.forward(batch(6, step, rank)).square().mean();
+      }};
 }
 
 TEST(Mixed, SmallParametersAreReplicatedAndCostNoGather) {

@@ -44,9 +44,7 @@ struct Case {
     return strategy == Strategy::kHybrid || strategy == Strategy::kHybridOptimizer;
   }
   /// How many ranks gather from each other; 1: nobody has to.
-  bool gathers() const {
-    return strategy != Strategy::kReplicate && !(is_hybrid() && shard == 1);
-  }
+  bool gathers() const { return strategy != Strategy::kReplicate && !(is_hybrid() && shard == 1); }
   bool reduces_over_replicas() const {
     return strategy == Strategy::kReplicate || (is_hybrid() && (replicate > 1 || shard == 1));
   }
@@ -88,7 +86,8 @@ Chain make_model() {
 
 /// Rows of one rank: the same number on each.
 at::Tensor rows(int rank, int size) {
-  const at::Tensor all = torch::arange(24 * kWidth, torch::kDouble).mul(0.37).sin().view({24, kWidth});
+  const at::Tensor all =
+      torch::arange(24 * kWidth, torch::kDouble).mul(0.37).sin().view({24, kWidth});
   return all.narrow(0, rank * (24 / size), 24 / size);
 }
 
@@ -145,10 +144,9 @@ void expect_traffic(const Case& of, const Counters& counters, const World& world
   const bool is_kept = of.strategy == Strategy::kShardGrad;
   const std::int64_t gathers = !of.gathers() ? 0 : is_kept ? once : once + again;
   EXPECT_EQ(counters.gathers, gathers);
-  EXPECT_EQ(counters.gather_bytes,
-            !of.gathers() ? 0 : kBytes * (is_kept ? kNumel : 2 * kNumel));
-  const bool has_secondary = of.strategy == Strategy::kSecondaryShard && of.replicate > 1 &&
-                             of.store == Store::kSlots;
+  EXPECT_EQ(counters.gather_bytes, !of.gathers() ? 0 : kBytes * (is_kept ? kNumel : 2 * kNumel));
+  const bool has_secondary =
+      of.strategy == Strategy::kSecondaryShard && of.replicate > 1 && of.store == Store::kSlots;
   EXPECT_EQ(counters.secondary_gathers, has_secondary ? again : 0);
   EXPECT_EQ(counters.reduce_scatters, of.gathers() ? kUnits : 0);
   EXPECT_EQ(counters.reduce_bytes, of.gathers() ? kBytes * kNumel : 0);
@@ -222,11 +220,11 @@ TEST_P(StrategyProcesses, FourProcessesEqualOne) {
          const World world = init({.transport = GetParam()});
          const std::vector<at::Tensor> expected = train_alone();
          for (const Store store : {Store::kSlots, Store::kAliased}) {
-           for (const Case& of : {Case{Strategy::kShardGrad, 1, 4, store},
-                                  Case{Strategy::kReplicate, 1, 4, store},
-                                  Case{Strategy::kHybrid, 2, 2, store},
-                                  Case{Strategy::kHybridOptimizer, 2, 2, store},
-                                  Case{Strategy::kSecondaryShard, 2, 2, store}}) {
+           for (const Case& of :
+                {Case{Strategy::kShardGrad, 1, 4, store}, Case{Strategy::kReplicate, 1, 4, store},
+                 Case{Strategy::kHybrid, 2, 2, store},
+                 Case{Strategy::kHybridOptimizer, 2, 2, store},
+                 Case{Strategy::kSecondaryShard, 2, 2, store}}) {
              expect_like_one_process(of, world, 128, expected, /*checks_memory=*/false);
            }
          }

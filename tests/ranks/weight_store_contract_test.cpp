@@ -31,8 +31,8 @@ Unit make_unit(const std::string& name, int bundle, std::int64_t numel,
   unit.bundle = bundle;
   unit.dtype = unit.param_dtype = dtype;
   unit.placement = engine::make_placement(Strategy::kFullShard, communicator);
-  unit.layout =
-      std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel}, communicator.size(), 1);
+  unit.layout = std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel},
+                                                     communicator.size(), 1);
   return unit;
 }
 
@@ -86,9 +86,8 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
           std::vector<Unit> units;
           units.push_back(make_unit("first", 0, count, communicator, dtype));
           units.push_back(make_unit("second", 1, 2 * count + 1, communicator, dtype));
-          const auto store = kind == Kind::kSlots
-                                 ? engine::make_slot_store(ledger, {.slots = 2})
-                                 : engine::make_aliased_store(ledger);
+          const auto store = kind == Kind::kSlots ? engine::make_slot_store(ledger, {.slots = 2})
+                                                  : engine::make_aliased_store(ledger);
           store->make_shards(units);
           EXPECT_EQ(store->needs_fence(), kind == Kind::kAliased);
           std::int64_t shards = 0;
@@ -97,7 +96,8 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
             shards += unit.shard_bytes();
           }
           EXPECT_EQ(ledger.live()[memory::Kind::kShards], shards);
-          const std::int64_t largest = std::max(units[0].gathered_bytes(), units[1].gathered_bytes());
+          const std::int64_t largest =
+              std::max(units[0].gathered_bytes(), units[1].gathered_bytes());
           const std::int64_t slots = kind == Kind::kSlots ? 2 * largest : 0;
           EXPECT_EQ(ledger.live()[memory::Kind::kGatherSlots], slots);
           for (int round = 0; round < 2; ++round) {

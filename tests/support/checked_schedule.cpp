@@ -276,8 +276,8 @@ std::string to_string(const std::vector<Action>& actions) {
   std::string text;
   for (const Action& action : actions) {
     text += text.empty() ? "" : ", ";
-    text += std::string(kNames[static_cast<int>(action.kind)]) + " " +
-            std::to_string(action.unit) + "@" + std::to_string(action.slot);
+    text += std::string(kNames[static_cast<int>(action.kind)]) + " " + std::to_string(action.unit) +
+            "@" + std::to_string(action.slot);
   }
   return text;
 }

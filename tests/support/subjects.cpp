@@ -304,8 +304,8 @@ std::vector<at::Tensor> whole_gradients(const Sharded& sharded) {
     at::Tensor whole = torch::zeros({numel}, parameter.shard.options());
     if (parameter.shard.grad().defined()) {
       whole.narrow(0, parameter.begin + parameter.answered_begin, parameter.answered_numel)
-          .copy_(parameter.shard.grad().narrow(0, parameter.answered_begin,
-                                               parameter.answered_numel));
+          .copy_(
+              parameter.shard.grad().narrow(0, parameter.answered_begin, parameter.answered_numel));
     }
     // One rank answers for each element, so the sum puts the pieces together.
     sharded.world().communicator().all_reduce(whole, {.name = "whole_gradients"});

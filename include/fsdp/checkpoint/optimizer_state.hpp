@@ -20,8 +20,9 @@ class Optimizer;
 }
 
 namespace fsdp::optim {
-class AdamW;
-}
+class Ema;
+class FlatOptimizer;
+}  // namespace fsdp::optim
 
 namespace fsdp::checkpoint {
 
@@ -54,13 +55,19 @@ class OptimizerState {
   virtual void set_options(const std::map<std::string, archive::Values>& options) = 0;
 };
 
+/// For AdamW, SGD, Lion and Muon of fsdp::optim, and whatever else derives from FlatOptimizer.
 /// `optimizer` must outlive the result.
-std::unique_ptr<OptimizerState> state_of(optim::AdamW& optimizer);
+std::unique_ptr<OptimizerState> state_of(optim::FlatOptimizer& optimizer);
 
 /// The same for torch::optim::AdamW, Adam and SGD over sharded.parameters().
 /// @throws Error kUnsupported for another optimizer; kInvalidArgument when it was built on a tensor
 /// that is no shard of `sharded`
 std::unique_ptr<OptimizerState> state_of(torch::optim::Optimizer& optimizer,
                                          const Sharded& sharded);
+
+/// Saves and loads the averages of `ema` beside what `state` (null: nothing) holds, each as state
+/// "ema" of its parameter. `ema` must outlive the result.
+std::unique_ptr<OptimizerState> with_averages(std::unique_ptr<OptimizerState> state,
+                                              optim::Ema& ema);
 
 }  // namespace fsdp::checkpoint

@@ -84,10 +84,14 @@ struct Options {
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
+  /// Skip a step whose gradient norm is not finite, on all ranks: clip_grad_norm_() and LossScaler
+  /// name the parameter and forget the gradients, upon which optimizers change nothing.
+  bool skip_non_finite = true;
   /// The types of gathered weights, gradients on their way, results and buffers.
   MixedPrecision precision = {};
   Store store = Store::kAuto;
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
+  /// A forecast for LibTorch's optimizers; those of fsdp::optim put what they hold in its place.
   int moments = 2;
   /// Print the promise to standard error on rank 0 before the first training step.
   bool print_promise = true;
@@ -116,9 +120,9 @@ struct NamedShard {
 /// A unit's shard as an optimizer that runs over whole ones sees it. Padding is zero in `shard` and
 /// `grad`, and must stay so.
 struct FlatShard {
-  at::Tensor shard;   ///< 1-D
-  at::Tensor grad;    ///< of the same size; undefined where no parameter of the unit has one
-  bool trains;        ///< a parameter of it requires grad now; that may change between steps
+  at::Tensor shard;  ///< 1-D
+  at::Tensor grad;   ///< of the same size; undefined where no parameter of the unit has one
+  bool trains;       ///< a parameter of it requires grad now; that may change between steps
   std::int64_t answered_begin;  ///< as in NamedShard, padding included
   std::int64_t answered_numel;
 };
@@ -135,7 +139,7 @@ struct Counters {
   std::int64_t gather_bytes = 0;
   std::int64_t reduce_scatters = 0;
   std::int64_t reduce_bytes = 0;
-  std::int64_t padding_bytes = 0;    ///< moved beside the logical bytes, gathers and reductions
+  std::int64_t padding_bytes = 0;       ///< moved beside the logical bytes, gathers and reductions
   std::int64_t secondary_gathers = 0;   ///< those of the gathers that came from secondary shards
   std::int64_t replica_reductions = 0;  ///< units reduced over replicas
   std::int64_t replica_bytes = 0;       ///< logical; of an all-reduce, twice this rank's slice
@@ -150,9 +154,9 @@ struct Counters {
 struct UnitInfo {
   std::string name;
   Strategy strategy = Strategy::kFullShard;
-  std::int64_t numel = 0;         ///< logical elements
-  std::int64_t padded_numel = 0;  ///< size() equal slices
-  std::int64_t shard_numel = 0;   ///< of them in this rank's shard
+  std::int64_t numel = 0;              ///< logical elements
+  std::int64_t padded_numel = 0;       ///< size() equal slices
+  std::int64_t shard_numel = 0;        ///< of them in this rank's shard
   std::int64_t itemsize = 0;           ///< bytes of an element of the shards
   std::int64_t gathered_itemsize = 0;  ///< and of the weights that operators take
   int parameters = 0;
@@ -194,10 +198,11 @@ class Sharded {
   explicit Sharded(std::shared_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
 
   /// One 1-D leaf per parameter, possibly empty, in the module's order, of the dtype that the
-  /// optimizer updates (see MixedPrecision): a view of this rank's flat shard. Its grad, by default the mean over ranks, is there when backward() returns,
-  /// if any rank used the parameter in a way that gives it one. A parameter may be frozen or
-  /// unfrozen between steps, on all ranks alike, by requires_grad_() of the module's tensor; one
-  /// that was frozen when it was sharded gets its buffers then. Build optimizers on these.
+  /// optimizer updates (see MixedPrecision): a view of this rank's flat shard. Its grad, by default
+  /// the mean over ranks, is there when backward() returns, if any rank used the parameter in a way
+  /// that gives it one. A parameter may be frozen or unfrozen between steps, on all ranks alike, by
+  /// requires_grad_() of the module's tensor; one that was frozen when it was sharded gets its
+  /// buffers then. Build optimizers on these.
   std::vector<at::Tensor> parameters() const;
   /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
@@ -263,10 +268,11 @@ class Sharded {
   Counters counters() const;
   void reset_counters();
   /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly. Moments
-  /// are what Options::moments says; full_parameters() comes on top.
+  /// are those of the fsdp::optim optimizers that were built on this, before that what
+  /// Options::moments says; full_parameters() comes on top.
   memory::Bytes promise() const;
-  /// What it holds now and has held. Moments are there when the optimizer enters them, as
-  /// fsdp::optim::AdamW does.
+  /// What it holds now and has held. Moments are there when the optimizer enters them, as those of
+  /// fsdp::optim do.
   const memory::Ledger& ledger() const;
   memory::Ledger& ledger();
   World world() const;
@@ -288,12 +294,12 @@ class Sharded {
 /// unit by unit
 /// @throws Error kInvalidArgument when the module has no parameters, when they lie on several
 /// devices, when something outside the module holds a weight's memory, when one has a gradient,
-/// is sharded already or is no leaf, when the strategy has no mesh and needs one, or the reverse, or
-/// the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
+/// is sharded already or is no leaf, when the strategy has no mesh and needs one, or the reverse,
+/// or the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
 /// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
-/// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that is not strided or is complex and trains, or for
-/// Store::kAliased where ranks share no memory; kMismatch, on all ranks, naming the first parameter
-/// or option in which ranks differ
+/// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that
+/// is not strided or is complex and trains, or for Store::kAliased where ranks share no memory;
+/// kMismatch, on all ranks, naming the first parameter or option in which ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 

@@ -11,10 +11,13 @@
 
 namespace fsdp::train {
 
-enum class OptimizerKind { kAdamW, kSgd };
+enum class OptimizerKind { kAdamW, kSgd, kLion, kMuon };
 enum class WeightType { kFloat32, kFloat64 };
 
+/// "adamw", "sgd", "lion" or "muon".
 const char* to_string(OptimizerKind kind);
+/// The reverse. @throws Error kInvalidArgument for another word
+OptimizerKind parse_optimizer(const std::string& word);
 /// "float32" or "float64".
 const char* to_string(WeightType type);
 
@@ -36,9 +39,10 @@ struct TrainConfig {
   double lr = 4e-3;
   double min_lr = -1;        ///< below 0: a tenth of lr
   std::int64_t warmup = -1;  ///< below 0: a twentieth of the steps
-  double beta1 = 0.9;        ///< AdamW
-  double beta2 = 0.99;       ///< AdamW
-  double eps = 1e-8;         ///< AdamW
+  double beta1 = 0.9;        ///< AdamW, Lion, and what of Muon goes by AdamW
+  double beta2 = 0.99;       ///< the same
+  double eps = 1e-8;         ///< AdamW, and what of Muon goes by AdamW
+  double momentum = -1;      ///< SGD and Muon; below 0: 0 for SGD, 0.95 for Muon
   double weight_decay = 0.1;
   double clip = 1.0;  ///< largest global gradient norm; 0 clips nothing
   std::uint64_t seed = 1;
@@ -62,6 +66,9 @@ struct TrainConfig {
   bool keep_root = false;          ///< keep embeddings and head gathered during a step
   std::string transport = "auto";  ///< "auto", "shm", "gloo", "c10d"
 
+  double effective_momentum() const {
+    return momentum >= 0 ? momentum : optimizer == OptimizerKind::kMuon ? 0.95 : 0;
+  }
   double effective_min_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
   std::int64_t effective_warmup() const { return warmup < 0 ? steps / 20 : warmup; }
   std::int64_t effective_batch(int ranks) const { return batch > 0 ? batch : global_batch / ranks; }

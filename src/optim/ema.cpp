@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/optim/ema.hpp"
+
+#include <ATen/ops/clone.h>
+#include <ATen/ops/lerp.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "engine/engine.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
+#include "optim/own_shards.hpp"
+
+namespace fsdp::optim {
+namespace {
+
+void check_decay(double decay) {
+  FSDP_CHECK(decay >= 0 && decay < 1, ErrorCode::kInvalidArgument, "[Ema] decay is ", decay,
+             ", must be at least 0 and below 1");
+}
+
+}  // namespace
+
+Ema::Ema(Sharded sharded, double decay) : sharded_(std::move(sharded)), decay_(decay) {
+  check_decay(decay);
+  join_new();
+}
+
+Ema::~Ema() { sharded_.engine()->release_memory(memory::Kind::kMoments, bytes_); }
+
+void Ema::set_decay(double decay) {
+  check_decay(decay);
+  decay_ = decay;
+}
+
+void Ema::join_new() {
+  const OwnShards own;
+  std::int64_t bytes = 0;
+  for (const NamedShard& parameter : sharded_.named_parameters()) {
+    const bool is_known =
+        std::any_of(averages_.begin(), averages_.end(),
+                    [&](const NamedAverage& known) { return known.name == parameter.name; });
+    if (!is_known && parameter.parameter.requires_grad()) {
+      averages_.push_back({parameter.name, parameter.shard, parameter.shard.detach().clone()});
+      bytes += static_cast<std::int64_t>(parameter.shard.nbytes());
+    }
+  }
+  if (bytes > 0) {
+    bytes_ += bytes;
+    sharded_.engine()->hold_memory(memory::Kind::kMoments, bytes);
+  }
+}
+
+void Ema::update() {
+  FSDP_CHECK(!is_swapped_in_, ErrorCode::kInvalidArgument,
+             "[Ema] update() while the averages are the module's weights: end the scope first");
+  join_new();
+  const OwnShards own;
+  for (NamedAverage& average : averages_) {
+    average.average.lerp_(average.shard.detach(), 1 - decay_);
+  }
+  ++updates_;
+}
+
+void Ema::exchange() {
+  for (const NamedAverage& average : averages_) {
+    announce_write(average.shard);
+  }
+  const OwnShards own;
+  constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+  for (NamedAverage& average : averages_) {
+    for (std::int64_t begin = 0; begin < average.shard.numel(); begin += kPiece) {
+      const std::int64_t numel = std::min(kPiece, average.shard.numel() - begin);
+      at::Tensor weight = average.shard.detach().narrow(0, begin, numel);
+      at::Tensor mean = average.average.narrow(0, begin, numel);
+      const at::Tensor kept = weight.clone();
+      weight.copy_(mean);
+      mean.copy_(kept);
+    }
+  }
+}
+
+Ema::Scope Ema::swap_in() { return Scope(*this); }
+
+Ema::Scope::Scope(Ema& ema) : ema_(&ema) {
+  FSDP_CHECK(!ema.is_swapped_in_, ErrorCode::kInvalidArgument,
+             "[Ema] the averages are swapped in already");
+  ema.exchange();
+  ema.is_swapped_in_ = true;
+}
+
+void Ema::Scope::end() {
+  if (ema_ != nullptr) {
+    Ema& ema = *std::exchange(ema_, nullptr);
+    ema.exchange();
+    ema.is_swapped_in_ = false;
+  }
+}
+
+Ema::Scope::~Scope() {
+  try {
+    end();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::kWarn, "[Ema] the module keeps the averages: ", error.what());
+  }
+}
+
+}  // namespace fsdp::optim

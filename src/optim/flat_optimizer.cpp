@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/optim/flat_optimizer.hpp"
+
+#include <ATen/ops/narrow.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "engine/engine.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
+#include "fsdp/optim/groups.hpp"
+#include "optim/own_shards.hpp"
+
+namespace fsdp::optim {
+namespace {
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+/// Which of `flats` a shard is a part of.
+std::size_t unit_of(const std::vector<at::Tensor>& flats, const at::Tensor& shard) {
+  const auto found = std::find_if(flats.begin(), flats.end(), [&](const at::Tensor& flat) {
+    return flat.storage().is_alias_of(shard.storage());
+  });
+  FSDP_ASSERT(found != flats.end(), "a shard of ", shard.numel(), " elements is in no unit");
+  return static_cast<std::size_t>(found - flats.begin());
+}
+
+}  // namespace
+
+FlatOptimizer::FlatOptimizer(std::string kind, Sharded sharded, std::vector<GroupSpec> groups)
+    : kind_(std::move(kind)), sharded_(std::move(sharded)) {
+  std::vector<std::vector<std::string>> patterns;
+  for (GroupSpec& group : groups) {
+    patterns.push_back(std::move(group.parameters));
+    state_names_.push_back(std::move(group.states));
+  }
+  const std::vector<int> assigned = assign_groups(sharded_, patterns);
+  const std::vector<NamedShard> shards = sharded_.named_parameters();
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    if (assigned[i] >= 0) {
+      parameters_.push_back({.shard = shards[i], .group = assigned[i], .states = {}});
+    } else {
+      untrained_.push_back(shards[i].name);
+    }
+  }
+  if (!untrained_.empty() && sharded_.world().rank() == 0) {
+    base::log(base::LogLevel::kWarn, kind_, ": ", untrained_.size(), " of ", shards.size(),
+              " parameters are in no group and are not trained: ", listed(untrained_));
+  }
+  const std::vector<at::Tensor> flats = sharded_.flat_shards();
+  in_memory_order_.resize(parameters_.size());
+  std::iota(in_memory_order_.begin(), in_memory_order_.end(), std::size_t{0});
+  std::stable_sort(in_memory_order_.begin(), in_memory_order_.end(),
+                   [&](std::size_t left, std::size_t right) {
+                     const auto place = [&](std::size_t index) {
+                       const at::Tensor& shard = parameters_[index].shard.shard;
+                       return std::pair(unit_of(flats, shard), shard.storage_offset());
+                     };
+                     return place(left) < place(right);
+                   });
+  std::vector<std::size_t> training;
+  for (const std::size_t index : in_memory_order_) {
+    if (parameters_[index].shard.parameter.requires_grad()) {
+      training.push_back(index);
+    }
+  }
+  make_states(training);
+}
+
+FlatOptimizer::~FlatOptimizer() {
+  sharded_.engine()->release_memory(memory::Kind::kMoments, state_bytes_);
+}
+
+/// One buffer for each stretch of neighbours with equally many states, so that neighbours among the
+/// shards are neighbours here. One that covers all of a unit is as long as the unit's slice.
+void FlatOptimizer::make_states(const std::vector<std::size_t>& indices) {
+  const OwnShards own;
+  const std::vector<at::Tensor> flats = sharded_.flat_shards();
+  std::vector<std::int64_t> logical_numel(flats.size(), 0);
+  for (const at::Tensor& shard : sharded_.parameters()) {
+    logical_numel[unit_of(flats, shard)] += shard.numel();
+  }
+  std::int64_t bytes = 0;
+  for (std::size_t begin = 0, end = 0; begin < indices.size(); begin = end) {
+    const std::size_t unit = unit_of(flats, parameters_[indices[begin]].shard.shard);
+    const std::size_t states = state_names(parameters_[indices[begin]].group).size();
+    std::int64_t numel = 0;
+    for (end = begin; end < indices.size(); ++end) {
+      const TrainedParameter& parameter = parameters_[indices[end]];
+      if (unit_of(flats, parameter.shard.shard) != unit ||
+          state_names(parameter.group).size() != states) {
+        break;
+      }
+      numel += parameter.shard.shard.numel();
+    }
+    const std::int64_t length = numel == logical_numel[unit] ? flats[unit].numel() : numel;
+    for (std::size_t state = 0; state < states; ++state) {
+      const at::Tensor buffer = at::zeros({length}, flats[unit].options());
+      bytes += static_cast<std::int64_t>(buffer.nbytes());
+      std::int64_t offset = 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        TrainedParameter& parameter = parameters_[indices[i]];
+        const std::int64_t count = parameter.shard.shard.numel();
+        parameter.states.push_back(buffer.narrow(0, offset, count));
+        offset += count;
+      }
+    }
+  }
+  state_bytes_ += bytes;
+  sharded_.engine()->hold_memory(memory::Kind::kMoments, bytes);
+}
+
+void FlatOptimizer::step() {
+  const std::vector<Run> runs = begin_step();
+  const OwnShards own;
+  for (const Run& run : runs) {
+    update(run);
+  }
+}
+
+std::vector<FlatOptimizer::Run> FlatOptimizer::begin_step(int except_group) {
+  std::vector<std::size_t> with_grad, stateless;
+  const c10::StorageImpl* announced = nullptr;
+  for (const std::size_t index : in_memory_order_) {
+    const TrainedParameter& parameter = parameters_[index];
+    const at::Tensor& shard = parameter.shard.shard;
+    if (!shard.grad().defined()) {
+      continue;
+    }
+    with_grad.push_back(index);
+    if (parameter.states.size() != state_names(parameter.group).size()) {
+      stateless.push_back(index);
+    }
+    if (shard.storage().unsafeGetStorageImpl() != announced) {
+      announced = shard.storage().unsafeGetStorageImpl();
+      announce_write(shard);
+    }
+  }
+  make_states(stateless);
+  const OwnShards own;
+  std::vector<Run> runs;
+  std::int64_t numel = 0;  // of the last run
+  const auto finish_last = [&] {
+    if (!runs.empty()) {
+      runs.back().shard = stretched(runs.back().shard, numel);
+      runs.back().grad = stretched(runs.back().grad, numel);
+      for (at::Tensor& state : runs.back().states) {
+        state = stretched(state, numel);
+      }
+    }
+  };
+  for (const std::size_t index : with_grad) {
+    TrainedParameter& parameter = parameters_[index];
+    const at::Tensor& shard = parameter.shard.shard;
+    ++parameter.steps;
+    if (parameter.group == except_group || shard.numel() == 0) {
+      continue;
+    }
+    const at::Tensor grad = shard.grad().contiguous();
+    const auto joins = [&](const Run& run) {
+      bool is_next = run.group == parameter.group && run.step == parameter.steps &&
+                     follows(run.shard, numel, shard) && follows(run.grad, numel, grad);
+      for (std::size_t state = 0; is_next && state < run.states.size(); ++state) {
+        is_next = follows(run.states[state], numel, parameter.states[state]);
+      }
+      return is_next;
+    };
+    if (!runs.empty() && joins(runs.back())) {
+      numel += shard.numel();
+      continue;
+    }
+    finish_last();
+    runs.push_back({.group = parameter.group,
+                    .step = parameter.steps,
+                    .shard = shard,
+                    .grad = grad,
+                    .states = parameter.states});
+    numel = shard.numel();
+  }
+  finish_last();
+  return runs;
+}
+
+std::int64_t FlatOptimizer::steps() const {
+  std::int64_t most = 0;
+  for (const TrainedParameter& parameter : parameters_) {
+    most = std::max(most, parameter.steps);
+  }
+  return most;
+}
+
+void FlatOptimizer::allocate(const std::vector<std::string>& names) {
+  std::vector<std::size_t> stateless;
+  for (const std::size_t index : in_memory_order_) {
+    TrainedParameter& parameter = parameters_[index];
+    if (std::find(names.begin(), names.end(), parameter.shard.name) == names.end()) {
+      continue;
+    }
+    parameter.steps = std::max<std::int64_t>(parameter.steps, 1);
+    if (parameter.states.size() != state_names(parameter.group).size()) {
+      stateless.push_back(index);
+    }
+  }
+  make_states(stateless);
+}
+
+void FlatOptimizer::set_steps(const std::map<std::string, std::int64_t>& steps) {
+  for (TrainedParameter& parameter : parameters_) {
+    const auto found = steps.find(parameter.shard.name);
+    if (found != steps.end()) {
+      FSDP_CHECK(found->second >= 0, ErrorCode::kInvalidArgument, "[", kind_, "] \"",
+                 parameter.shard.name, "\" cannot have taken ", found->second, " steps");
+      parameter.steps = found->second;
+    }
+  }
+}
+
+}  // namespace fsdp::optim
