@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "e2e/program.hpp"
 #include "fsdp/archive/weights.hpp"
@@ -105,6 +106,27 @@ TEST_F(FineTuneTest, AdaptersAreTrainedSavedMergedAndContinued) {
   EXPECT_NEAR(before(continued), after(out), 1e-3);
   EXPECT_LT(after(continued), before(continued));
   EXPECT_TRUE(fs::exists(at("more/adapter_config.json")));
+}
+
+/// Bytes of a line of the promise, such as "gradient shards   900.00 KiB".
+double promised(const std::string& out, const std::string& kind) {
+  const auto place = out.find("\n           " + kind);
+  EXPECT_NE(place, std::string::npos) << kind << " in " << out;
+  std::istringstream line(place == std::string::npos ? "" : out.substr(place + 12 + kind.size()));
+  double number = 0;
+  std::string unit;
+  line >> number >> unit;
+  return number * (unit == "MiB" ? 1 << 20 : unit == "KiB" ? 1 << 10 : 1);
+}
+
+TEST_F(FineTuneTest, Fault037_AdaptersCostGradientsOfTheirOwnOnly) {
+  const std::string all = fine_tune({"--steps", "1", "--out", ""});
+  const std::string some =
+      fine_tune({"--steps", "1", "--lora-rank", "1", "--lora-targets", "q_proj", "--out", ""});
+  // 2 blocks x (32 + 32) elements on 2 ranks, each slice rounded up to 128 bytes.
+  EXPECT_GT(promised(all, "gradient shards"), 60 << 10);
+  EXPECT_LE(promised(some, "gradient shards"), 1 << 10);
+  EXPECT_LE(promised(some, "optimizer moments"), 2 << 10);
 }
 
 TEST_F(FineTuneTest, BadInputIsNamedBeforeAnyRankStarts) {
