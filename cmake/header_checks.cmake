@@ -2,7 +2,7 @@
 # The target check_headers compiles each public header alone, twice in one file, without the
 # precompiled header; those of torch-free modules without LibTorch on the include path.
 # tests/golden/public_headers.txt lists the headers.
-set(_fsdp_torch_free base layout schedule memory trace format archive launch data)
+set(_fsdp_torch_free base layout schedule memory trace format archive launch data tokens)
 set(_fsdp_header_list ${PROJECT_SOURCE_DIR}/tests/golden/public_headers.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_fsdp_header_list})
 file(STRINGS ${_fsdp_header_list} _fsdp_headers REGEX "\\.hpp$")

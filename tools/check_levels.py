@@ -11,7 +11,7 @@ from repo import ROOT, cpp_files, finish, where
 
 LEVELS = {
     0: ["base"],
-    1: ["layout", "schedule", "memory", "trace", "format", "shm"],
+    1: ["layout", "schedule", "memory", "trace", "format", "shm", "tokens"],
     2: ["comm", "launch", "data", "models", "archive"],
     3: ["engine"],
     4: ["optim"],

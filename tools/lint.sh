@@ -59,7 +59,7 @@ command_lint() {
   check "licence lines, lengths, header list" python3 tools/check_files.py
   check "fault table" python3 tools/check_faults.py
   if have shellcheck; then
-    check "shell scripts" shellcheck -x dev .ci/run tools/*.sh bench/*.sh bench/peers/*.sh
+    check "shell scripts" shellcheck -x dev .ci/run tools/*.sh tools/data/*.sh bench/*.sh bench/peers/*.sh
   fi
   if have ruff; then
     check "Python of bench/ (ruff)" ruff check --quiet bench

@@ -74,6 +74,7 @@ find_missing_packages() {
   if [[ ! -r /usr/include/CLI/CLI.hpp ]]; then has_header CLI/CLI.hpp || missing+=(libcli11-dev); fi
   if [[ ! -r /usr/include/libdeflate.h ]]; then has_header libdeflate.h || missing+=(libdeflate-dev); fi
   if [[ ! -r /usr/include/zlib.h ]]; then has_header zlib.h || missing+=(zlib1g-dev); fi
+  if [[ ! -r /usr/include/pcre2.h ]]; then has_header pcre2.h || missing+=(libpcre2-dev); fi
   have ninja || wanted+=(ninja-build)
   have ccache || wanted+=(ccache)
   have mold || have ld.lld || have ld.lld-19 || wanted+=(mold)

@@ -19,7 +19,7 @@ namespace {
 using namespace fsdp::archive;
 
 struct CheckpointFlags {
-  std::string first, second;
+  std::string first, second, third;
   std::string max_size = "5GB";
   std::string dtype;
   bool tensors = false;
@@ -151,6 +151,15 @@ int convert(const CheckpointFlags& flags) {
   return write(flags, {.dtype = names.at(flags.dtype)});
 }
 
+/// Weights and adapters become weights.
+int merge_lora(const CheckpointFlags& flags) {
+  need(flags.first);
+  need(flags.second);
+  write_weights(WeightSource::with_adapter(flags.first, flags.second), flags.third);
+  std::printf("written to %s\n", flags.third.c_str());
+  return kSuccess;
+}
+
 int diff(const CheckpointFlags& flags) {
   need(flags.first);
   need(flags.second);
@@ -181,8 +190,8 @@ Action add_checkpoint(CLI::App& app) {
     verb->add_option(name, value, text)->required();
   };
   const char* kSource =
-      "A checkpoint, a run's directory (its newest complete one), or weights as "
-      "Hugging Face writes them";
+      "A checkpoint, a run's directory (its newest complete one), weights as Hugging Face writes "
+      "them, or a .gguf file of a Llama model";
   path(add("ls", "All checkpoints in a directory, also incomplete ones", list), "DIR", flags->first,
        "The directory given to fsdp train --save");
   CLI::App* shown = add("show", "What a checkpoint holds", show);
@@ -204,6 +213,11 @@ Action add_checkpoint(CLI::App& app) {
   converted->add_option("--dtype", flags->dtype, "float32, float64, float16 or bfloat16")
       ->required()
       ->check(CLI::IsMember({"float32", "float64", "float16", "bfloat16"}));
+  CLI::App* adapted =
+      add("merge-lora", "Add LoRA adapters to the weights they belong to", merge_lora);
+  path(adapted, "SOURCE", flags->first, kSource);
+  path(adapted, "ADAPTER", flags->second, "Directory that PEFT or fsdp train --lora-rank wrote");
+  path(adapted, "TARGET", flags->third, "New directory, or a file that ends in .safetensors");
   CLI::App* compared = add("diff", "In what two differ; 1 when they do", diff);
   path(compared, "FIRST", flags->first, kSource);
   path(compared, "SECOND", flags->second, kSource);
@@ -215,6 +229,8 @@ Action add_checkpoint(CLI::App& app) {
       "  fsdp checkpoint merge runs/mine model.safetensors\n"
       "  fsdp checkpoint split runs/mine hf-model --max-size 2GB\n"
       "  fsdp checkpoint convert runs/mine half --dtype bfloat16\n"
+      "  fsdp checkpoint convert SmolLM2-135M.gguf smollm2 --dtype float32\n"
+      "  fsdp checkpoint merge-lora smollm2 runs/adapter smollm2-kjv\n"
       "  fsdp checkpoint diff runs/mine/step-00000500 runs/other\n"
       "\n"
       "Exit codes: 0 success (verify: sound, diff: equal), 1 failure (verify: damaged, diff:\n"

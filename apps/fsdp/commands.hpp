@@ -25,5 +25,7 @@ Action add_train(CLI::App& app, const Arguments& arguments);
 /// `after_dashes` is what stood behind "--", which the parser does not see.
 Action add_run(CLI::App& app, const Arguments& after_dashes);
 Action add_checkpoint(CLI::App& app);
+Action add_generate(CLI::App& app, const Arguments& arguments);
+Action add_tokenize(CLI::App& app);
 
 }  // namespace fsdp::apps

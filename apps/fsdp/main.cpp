@@ -53,8 +53,10 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  fsdp train                             the default model on the default text, 2 ranks\n"
       "  fsdp train --data my.txt --steps 500   another text\n"
+      "  fsdp generate runs/model --prompt \"In \"  text from saved weights\n"
       "  fsdp run -n 4 ./my_program --its-flag  any program, as 4 ranks\n"
       "  fsdp checkpoint ls runs/mine           what a run has saved\n"
+      "  fsdp tokenize --tokenizer models/gpt2 my.txt\n"
       "\n"
       "Exit codes: 0 success, 1 failure, 2 bad input; run: that of the rank that failed first.");
   const Arguments arguments(argv + 1, argv + argc);
@@ -64,6 +66,8 @@ int main(int argc, char** argv) {
   const Arguments after_dashes(std::min(dashes + 1, argv + argc), argv + argc);
   const Action run_program = add_run(app, after_dashes);
   const Action use_checkpoint = add_checkpoint(app);
+  const Action generate = add_generate(app, arguments);
+  const Action tokenize = add_tokenize(app);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
     if (!app.got_subcommand("run") && !after_dashes.empty()) {
@@ -80,6 +84,12 @@ int main(int argc, char** argv) {
   }
   if (app.got_subcommand("checkpoint")) {
     return run(use_checkpoint);
+  }
+  if (app.got_subcommand("generate")) {
+    return run(generate);
+  }
+  if (app.got_subcommand("tokenize")) {
+    return run(tokenize);
   }
   return run(app.got_subcommand("train") ? train : run_program);
 }

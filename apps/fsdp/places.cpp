@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "fsdp/archive/listing.hpp"
+
 namespace fsdp::apps {
 
 namespace fs = std::filesystem;
@@ -34,6 +36,23 @@ std::string job_variable() {
     }
   }
   return "";
+}
+
+std::string tokenizer_beside(const std::string& weights) {
+  std::error_code ignored;
+  const auto has_one = [&](const fs::path& directory) {
+    return fs::exists(directory / "tokenizer.json", ignored) ||
+           (fs::exists(directory / "vocab.json", ignored) &&
+            fs::exists(directory / "merges.txt", ignored));
+  };
+  const fs::path directory =
+      fs::is_directory(weights, ignored) ? fs::path(weights) : fs::path(weights).parent_path();
+  if (has_one(directory)) {
+    return directory.string();
+  }
+  // A run's directory: what it is about lies in its checkpoints.
+  const auto latest = archive::latest_checkpoint(weights).found;
+  return latest && has_one(latest->path) ? latest->path : "";
 }
 
 }  // namespace fsdp::apps

@@ -6,12 +6,15 @@
 #include <memory>
 #include <optional>
 
+#include "bad_input.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/launch/launcher.hpp"
+#include "fsdp/train/generation.hpp"
 #include "fsdp/train/trainer.hpp"
 #include "places.hpp"
+#include "train_data.hpp"
 
 namespace fsdp::apps {
 namespace {
@@ -28,8 +31,8 @@ struct TrainFlags {
   int ranks = 0;
   std::string preset = "default";
   std::optional<std::int64_t> layers, width, heads, sequence, vocab;
-  std::optional<double> dropout;
-  bool tied = false, untied = false;
+  std::optional<double> dropout, lr;
+  bool tied = false, untied = false, train_adapter = false;
   std::string optimizer = train::to_string(train::OptimizerKind::kAdamW);
   std::string dtype = train::to_string(train::WeightType::kFloat32);
 };
@@ -37,20 +40,28 @@ struct TrainFlags {
 void add_model_flags(CLI::App& command, TrainFlags& flags) {
   const auto group = command.add_option_group("Model");
   std::string names;
-  for (const std::string& name : models::preset_names()) {
+  for (const std::string& name : models::model_preset_names()) {
     names += (names.empty() ? "" : ", ") + name;
   }
-  group->add_option("--preset", flags.preset, "Sizes to start from: " + names)
-      ->capture_default_str();
-  group->add_option("--layers", flags.layers, "Transformer blocks");
-  group->add_option("--width", flags.width, "Features per position");
-  group->add_option("--heads", flags.heads, "Attention heads; must divide the width");
+  auto* init = group->add_option(
+      "--init", flags.config.init,
+      "Published weights to begin with, and their config.json: a directory as Hugging Face writes "
+      "it, a checkpoint, or a .gguf file of a Llama model");
+  const auto from_nothing = [&](CLI::Option* option) { option->excludes(init); };
+  from_nothing(group->add_option("--preset", flags.preset, "Sizes to start from: " + names)
+                   ->capture_default_str());
+  from_nothing(group->add_option("--layers", flags.layers, "Transformer blocks"));
+  from_nothing(group->add_option("--width", flags.width, "Features per position"));
+  from_nothing(group->add_option("--heads", flags.heads, "Attention heads; must divide the width"));
   group->add_option("--seq", flags.sequence,
-                    "Tokens of a training sequence (default: the preset's)");
-  group->add_option("--vocab", flags.vocab, "Number of tokens; 256 for bytes");
+                    "Tokens of a training sequence (default: the preset's; with --init 128)");
+  from_nothing(group->add_option("--vocab", flags.vocab,
+                                 "Number of tokens (default: the tokenizer's; 256 for bytes)"));
   group->add_option("--dropout", flags.dropout, "Dropout while training");
   auto* tied = group->add_flag("--tied", flags.tied, "The head uses the token embedding's weight");
-  group->add_flag("--untied", flags.untied, "The head has a weight of its own")->excludes(tied);
+  auto* untied = group->add_flag("--untied", flags.untied, "The head has a weight of its own");
+  from_nothing(tied);
+  from_nothing(untied->excludes(tied));
   group->add_option("--dtype", flags.dtype, "Type of the weights")
       ->check(CLI::IsMember({"float32", "float64"}))
       ->capture_default_str();
@@ -69,7 +80,9 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
                    "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
                    "accumulate gradients")
       ->check(CLI::PositiveNumber);
-  option("--lr", config.lr, "Highest learning rate");
+  group->add_option("--lr", flags.lr,
+                    "Highest learning rate (default: 0.004; with --init 0.0001, with adapters "
+                    "0.001)");
   group->add_option("--min-lr", config.min_lr, "Learning rate of the last step (default: lr / 10)")
       ->check(CLI::NonNegativeNumber);
   group->add_option("--warmup", config.warmup, "Steps of warm-up (default: steps / 20)")
@@ -87,12 +100,38 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
       ->check(CLI::IsMember({"adamw", "sgd", "lion", "muon"}));
 }
 
+void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
+  train::TrainConfig& config = flags.config;
+  const auto group = command.add_option_group("Adapters");
+  auto* rank = group->add_option(
+      "--lora-rank", config.lora.rank,
+      "Freeze the weights of --init and train low-rank adapters of this rank beside them");
+  group
+      ->add_option("--lora-alpha", config.lora.alpha, "What they add is multiplied by alpha / rank")
+      ->needs(rank)
+      ->capture_default_str();
+  group
+      ->add_option("--lora-targets", config.lora.targets,
+                   "Projections that get one (default: q_proj,v_proj; GPT-2: c_attn)")
+      ->delimiter(',')
+      ->needs(rank);
+  group
+      ->add_option("--adapter", config.adapter,
+                   "Directory of adapters: added to the weights of --init, unless "
+                   "--train-adapter")
+      ->excludes(rank);
+  group->add_flag("--train-adapter", flags.train_adapter, "Go on training those of --adapter");
+}
+
 void add_other_flags(CLI::App& command, TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   const auto output = command.add_option_group("Data and output");
-  output->add_option(
-      "--data", config.data,
-      "Text file, directory, or .bin of uint16 tokens (default: the King James Bible)");
+  output->add_option("--data", config.data,
+                     "Text file, directory, or .bin token file (default: the King James Bible)");
+  output->add_option("--tokenizer", config.tokenizer,
+                     "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
+                     "(default: that of --init, else tokens are bytes); text is tokenized once and "
+                     "kept in a cache");
   output
       ->add_option("--eval-every", config.eval_every,
                    "Steps between evaluations; 0: at the end only")
@@ -134,24 +173,88 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->capture_default_str();
 }
 
-/// Lays the flags over the preset.
-void resolve(TrainFlags& flags) {
-  models::GPTConfig model = models::preset(flags.preset);
-  flags.config.sequence = flags.sequence.value_or(model.context);
-  model.context = std::max(model.context, flags.config.sequence);
-  model.layers = flags.layers.value_or(model.layers);
+models::GPTConfig lay_over(models::GPTConfig model, const TrainFlags& flags) {
   model.width = flags.width.value_or(model.width);
-  model.heads = flags.heads.value_or(model.heads);
-  model.vocab = flags.vocab.value_or(model.vocab);
-  model.dropout = flags.dropout.value_or(model.dropout);
-  model.tied = flags.untied ? false : flags.tied ? true : model.tied;
-  flags.config.model = model;
+  return model;
+}
+
+/// The inner width keeps its proportion, in steps of 8.
+models::LlamaConfig lay_over(models::LlamaConfig model, const TrainFlags& flags) {
+  const std::int64_t width = flags.width.value_or(model.width);
+  model.inner = width == model.width ? model.inner : (width * 8 / 3 + 7) / 8 * 8;
+  model.width = width;
+  const std::int64_t heads = flags.heads.value_or(model.heads);
+  model.kv_heads = heads == model.heads ? model.kv_heads : heads;
+  return model;
+}
+
+/// Lays the flags over the preset.
+models::ModelConfig new_model(const TrainFlags& flags) {
+  return std::visit(
+      [&](const auto& preset) -> models::ModelConfig {
+        auto model = lay_over(preset, flags);
+        model.layers = flags.layers.value_or(model.layers);
+        model.heads = flags.heads.value_or(model.heads);
+        model.vocab = flags.vocab.value_or(model.vocab);
+        model.tied = flags.untied ? false : flags.tied ? true : model.tied;
+        return model;
+      },
+      models::model_preset(flags.preset));
+}
+
+constexpr double kLearningRateOfPublished = 1e-4, kLearningRateOfAdapters = 1e-3;
+constexpr std::int64_t kSequenceOfPublished = 128;
+
+/// Begins with a model that is there.
+void resolve_init(TrainFlags& flags) {
+  train::TrainConfig& config = flags.config;
+  as_bad_input([&] { config.model = train::config_of(config.init); });
+  if (config.tokenizer.empty()) {
+    config.tokenizer = tokenizer_beside(config.init);
+  }
+  if (flags.train_adapter) {
+    FSDP_CHECK(!config.adapter.empty(), ErrorCode::kInvalidArgument,
+               "--train-adapter needs --adapter DIR");
+    as_bad_input([&] { config.lora = train::adapter_of(config.adapter); });
+  }
+  if (config.lora.rank > 0 && config.lora.targets.empty()) {
+    const bool is_gpt = std::holds_alternative<models::GPTConfig>(config.model);
+    config.lora.targets =
+        is_gpt ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"q_proj", "v_proj"};
+  }
+  config.sequence =
+      flags.sequence.value_or(std::min(kSequenceOfPublished, models::sizes(config.model).context));
+  config.lr =
+      flags.lr.value_or(config.lora.rank > 0 ? kLearningRateOfAdapters : kLearningRateOfPublished);
+}
+
+void resolve_new(TrainFlags& flags) {
+  FSDP_CHECK(!flags.train_adapter, ErrorCode::kInvalidArgument,
+             "--train-adapter needs --init and --adapter");
+  train::TrainConfig& config = flags.config;
+  config.model = new_model(flags);
+  config.sequence = flags.sequence.value_or(models::sizes(config.model).context);
+  config.lr = flags.lr.value_or(config.lr);
+  std::visit([&](auto& model) { model.context = std::max(model.context, config.sequence); },
+             config.model);
+}
+
+void resolve(TrainFlags& flags) {
+  if (flags.config.init.empty()) {
+    resolve_new(flags);
+  } else {
+    resolve_init(flags);
+  }
+  if (flags.dropout) {
+    std::visit([&](auto& model) { model.dropout = *flags.dropout; }, flags.config.model);
+  }
   flags.config.optimizer = train::parse_optimizer(flags.optimizer);
   flags.config.dtype =
       flags.dtype == "float64" ? train::WeightType::kFloat64 : train::WeightType::kFloat32;
   if (flags.config.data.empty()) {
     flags.config.data = default_text();
   }
+  use_tokenizer(flags.config, flags.vocab.has_value() || !flags.config.init.empty());
 }
 
 int train_here(const TrainFlags& flags) {
@@ -182,9 +285,11 @@ int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks)
 
 Action add_train(CLI::App& app, const Arguments& arguments) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = app.add_subcommand("train", "Train a GPT on text, sharded over ranks");
+  CLI::App* command =
+      app.add_subcommand("train", "Train a language model on text, sharded over ranks");
   add_model_flags(*command, *flags);
   add_training_flags(*command, *flags);
+  add_adapter_flags(*command, *flags);
   add_other_flags(*command, *flags);
   command->footer(
       "Examples:\n"
@@ -192,6 +297,10 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
       "  fsdp train --data notes/ --steps 500 --log run.jsonl --out runs/notes\n"
       "  fsdp train --ranks 4 --global-batch 64 --batch 8      2 micro-steps a step\n"
       "  fsdp train --preset gpt2 --data tokens.bin --batch 1\n"
+      "  fsdp train --tokenizer models/gpt2                    tokens of GPT-2 in place of bytes\n"
+      "  fsdp train --preset llama --steps 500                 a small Llama, for bytes\n"
+      "  fsdp train --init smollm2 --batch 1                   fine-tunes published weights\n"
+      "  fsdp train --init smollm2 --batch 1 --lora-rank 8 --out runs/adapter\n"
       "  fsdp run -n 2 fsdp train                              inside a job: joins it\n"
       "  fsdp train --save runs/mine --save-every 100 --resume the same line starts and goes on\n"
       "\n"

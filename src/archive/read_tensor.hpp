@@ -10,13 +10,18 @@
 
 namespace fsdp::archive::detail {
 
-/// `bytes` of `tensor` from its byte `tensor_offset` on. @throws Error kInvalidArgument for a range
-/// that leaves the tensor, else as File::read()
-inline void read_tensor(const File& file, const Tensor& tensor, std::int64_t tensor_offset,
-                        std::int64_t bytes, void* dst) {
+/// @throws Error kInvalidArgument for a range that leaves the tensor
+inline void check_range(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes) {
   FSDP_CHECK(tensor_offset >= 0 && bytes >= 0 && bytes <= tensor.bytes - tensor_offset,
              ErrorCode::kInvalidArgument, "bytes ", tensor_offset, " to ", tensor_offset + bytes,
              " of '", tensor.name, "', which has ", tensor.bytes);
+}
+
+/// `bytes` of `tensor` from its byte `tensor_offset` on. @throws Error as check_range(), else as
+/// File::read()
+inline void read_tensor(const File& file, const Tensor& tensor, std::int64_t tensor_offset,
+                        std::int64_t bytes, void* dst) {
+  check_range(tensor, tensor_offset, bytes);
   file.read(dst, bytes, tensor.offset + tensor_offset);
 }
 

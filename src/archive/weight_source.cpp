@@ -7,6 +7,7 @@
 #include "archive/file.hpp"
 #include "archive/index_text.hpp"
 #include "archive/read_tensor.hpp"
+#include "archive/tensor_source.hpp"
 #include "format/checked_json.hpp"
 #include "fsdp/archive/listing.hpp"
 #include "fsdp/archive/reader.hpp"
@@ -18,19 +19,37 @@ namespace fsdp::archive {
 
 namespace fs = std::filesystem;
 using detail::File;
+using detail::TensorSource;
 
 namespace {
+
 constexpr const char* kOneFile = "model.safetensors";
 constexpr const char* kFileIndex = "model.safetensors.index.json";
 constexpr const char* kConfig = "config.json";
 constexpr std::int64_t kMostJsonBytes = std::int64_t{1} << 28;
-}  // namespace
 
-struct WeightSource::Parts {
-  std::vector<Tensor> tensors;
+/// Safetensors files, open.
+class FileReader : public detail::TensorReader {
+ public:
+  explicit FileReader(std::map<std::string, File> files) : files_(std::move(files)) {}
+  void read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
+            void* dst) const override {
+    detail::read_tensor(files_.at(tensor.file), tensor, tensor_offset, bytes, dst);
+  }
+  void will_read(const Tensor& tensor, std::int64_t tensor_offset,
+                 std::int64_t bytes) const override {
+    files_.at(tensor.file).will_read(bytes, tensor.offset + tensor_offset);
+  }
+
+ private:
+  std::map<std::string, File> files_;
+};
+
+/// Lists the tensors of safetensors files.
+class FileLister {
+ public:
+  TensorSource source;
   std::map<std::string, std::size_t> by_name;
-  std::map<std::string, std::string> aliases;
-  std::string config;
   std::map<std::string, File> files;
 
   void add_file(const fs::path& directory, const std::string& name) {
@@ -49,9 +68,9 @@ struct WeightSource::Parts {
   }
 
   void add(const Tensor& tensor, const std::string& path) {
-    FSDP_CHECK(by_name.emplace(tensor.name, tensors.size()).second, ErrorCode::kCorrupt, "'", path,
-               "': the tensor '", tensor.name, "' is in another file, too");
-    tensors.push_back(tensor);
+    FSDP_CHECK(by_name.emplace(tensor.name, source.tensors.size()).second, ErrorCode::kCorrupt, "'",
+               path, "': the tensor '", tensor.name, "' is in another file, too");
+    source.tensors.push_back(tensor);
   }
 
   void add_checkpoint(const fs::path& path) {
@@ -64,8 +83,8 @@ struct WeightSource::Parts {
         }
       }
     }
-    aliases = checkpoint.index().aliases;
-    add_config(path);
+    source.aliases = checkpoint.index().aliases;
+    source.documents = detail::read_documents(path.string());
   }
 
   /// A directory as Hugging Face writes it, several files.
@@ -88,53 +107,104 @@ struct WeightSource::Parts {
     }
     for (const auto& [tensor, file] : expected) {
       const auto found = by_name.find(tensor);
-      FSDP_CHECK(found != by_name.end() && tensors[found->second].file == file, ErrorCode::kCorrupt,
-                 "'", index, "' has the tensor '", tensor, "' in '", file,
+      FSDP_CHECK(found != by_name.end() && source.tensors[found->second].file == file,
+                 ErrorCode::kCorrupt, "'", index, "' has the tensor '", tensor, "' in '", file,
                  "', which does not hold it");
     }
-    add_config(path);
+    source.documents = detail::read_documents(path.string());
   }
+};
 
-  void add_config(const fs::path& path) {
+TensorSource open_files(const std::string& path) {
+  std::error_code ignored;
+  const fs::path place(path);
+  FileLister lister;
+  if (!fs::is_directory(place, ignored)) {
+    lister.add_file(place.parent_path(), place.filename().string());
+    lister.source.documents = detail::read_documents(place.parent_path().string());
+  } else if (!fs::exists(place / kIndexName, ignored) && fs::exists(place / kFileIndex, ignored)) {
+    lister.add_indexed_files(place);
+  } else if (!fs::exists(place / kIndexName, ignored) && fs::exists(place / kOneFile, ignored)) {
+    lister.add_file(place, kOneFile);
+    lister.source.documents = detail::read_documents(path);
+  } else {
+    lister.add_checkpoint(resolve_checkpoint(path));
+  }
+  lister.source.reader = std::make_unique<FileReader>(std::move(lister.files));
+  return std::move(lister.source);
+}
+
+}  // namespace
+
+std::map<std::string, std::string> detail::read_documents(const std::string& directory) {
+  std::map<std::string, std::string> documents;
+  for (const char* name :
+       {kConfig, "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+        "tokenizer.model", "chat_template.jinja", "adapter_config.json"}) {
     std::error_code ignored;
-    if (fs::exists(path / kConfig, ignored)) {
-      config = detail::read_file((path / kConfig).string(), kMostJsonBytes);
+    const fs::path path = fs::path(directory) / name;
+    if (fs::exists(path, ignored)) {
+      documents[name] = read_file(path.string(), kMostJsonBytes);
+    }
+  }
+  return documents;
+}
+
+struct WeightSource::Parts {
+  TensorSource source;
+  std::map<std::string, std::size_t> by_name;
+
+  explicit Parts(TensorSource opened) : source(std::move(opened)) {
+    for (std::size_t i = 0; i < source.tensors.size(); ++i) {
+      by_name.emplace(source.tensors[i].name, i);
     }
   }
 };
 
-WeightSource::WeightSource(const std::string& path) : parts_(std::make_unique<Parts>()) {
+WeightSource::WeightSource(const std::string& path) {
   std::error_code ignored;
-  const fs::path place(path);
-  FSDP_CHECK(fs::exists(place, ignored), ErrorCode::kNotFound, "there is nothing at '", path, "'");
-  if (!fs::is_directory(place, ignored)) {
-    parts_->add_file(place.parent_path(), place.filename().string());
-    parts_->add_config(place.parent_path());
-  } else if (!fs::exists(place / kIndexName, ignored) && fs::exists(place / kFileIndex, ignored)) {
-    parts_->add_indexed_files(place);
-  } else if (!fs::exists(place / kIndexName, ignored) && fs::exists(place / kOneFile, ignored)) {
-    parts_->add_file(place, kOneFile);
-    parts_->add_config(place);
-  } else {
-    parts_->add_checkpoint(resolve_checkpoint(path));
-  }
+  FSDP_CHECK(fs::exists(path, ignored), ErrorCode::kNotFound, "there is nothing at '", path, "'");
+  parts_ =
+      std::make_unique<Parts>(path.ends_with(".gguf") ? detail::open_gguf(path) : open_files(path));
+}
+
+WeightSource::WeightSource(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+WeightSource WeightSource::with_adapter(const std::string& path, const std::string& adapter) {
+  return WeightSource(std::make_unique<Parts>(detail::open_adapted(path, adapter)));
 }
 
 WeightSource::~WeightSource() = default;
 WeightSource::WeightSource(WeightSource&&) noexcept = default;
 
-const std::vector<Tensor>& WeightSource::tensors() const { return parts_->tensors; }
-const std::map<std::string, std::string>& WeightSource::aliases() const { return parts_->aliases; }
-const std::string& WeightSource::config() const { return parts_->config; }
+const std::vector<Tensor>& WeightSource::tensors() const { return parts_->source.tensors; }
+const std::map<std::string, std::string>& WeightSource::aliases() const {
+  return parts_->source.aliases;
+}
+const std::map<std::string, std::string>& WeightSource::documents() const {
+  return parts_->source.documents;
+}
+
+const std::string& WeightSource::config() const {
+  static const std::string kNone;
+  const auto found = parts_->source.documents.find(kConfig);
+  return found == parts_->source.documents.end() ? kNone : found->second;
+}
 
 const Tensor* WeightSource::find(const std::string& name) const {
   const auto found = parts_->by_name.find(name);
-  return found == parts_->by_name.end() ? nullptr : &parts_->tensors[found->second];
+  return found == parts_->by_name.end() ? nullptr : &parts_->source.tensors[found->second];
 }
 
 void WeightSource::read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
                         void* dst) const {
-  detail::read_tensor(parts_->files.at(tensor.file), tensor, tensor_offset, bytes, dst);
+  parts_->source.reader->read(tensor, tensor_offset, bytes, dst);
+}
+
+void WeightSource::will_read(const Tensor& tensor, std::int64_t tensor_offset,
+                             std::int64_t bytes) const {
+  parts_->source.reader->will_read(tensor, tensor_offset, bytes);
 }
 
 }  // namespace fsdp::archive

@@ -95,7 +95,7 @@ void write_files(const WeightSource& source, const FilePlan& plan,
 }
 
 void write_directory(const WeightSource& source, const FilePlan& plan, const std::string& path,
-                     const std::string& config) {
+                     const std::string& dtype) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) {
@@ -111,8 +111,10 @@ void write_directory(const WeightSource& source, const FilePlan& plan, const std
   if (!map.empty()) {
     detail::write_file(path + "/model.safetensors.index.json", map);
   }
-  if (!config.empty()) {
-    detail::write_file(path + "/config.json", config);
+  for (const auto& [name, text] : source.documents()) {
+    if (name != "adapter_config.json") {  // adapters without their weights would mislead
+      detail::write_file(path + "/" + name, name == "config.json" ? config_for(text, dtype) : text);
+    }
   }
   detail::sync_directory(path);
 }
@@ -137,7 +139,7 @@ void write_weights(const WeightSource& source, const std::string& target,
     if (is_file) {
       write_files(source, plan, {partial});
     } else {
-      write_directory(source, plan, partial, config_for(source.config(), options.dtype));
+      write_directory(source, plan, partial, options.dtype);
     }
     detail::rename_path(partial, target);
   } catch (...) {

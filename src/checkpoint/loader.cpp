@@ -13,7 +13,7 @@
 
 #include "checkpoint/items.hpp"
 #include "checkpoint/matching.hpp"
-#include "checkpoint/range_reader.hpp"
+#include "checkpoint/read_matches.hpp"
 #include "checkpoint/together.hpp"
 #include "fsdp/archive/checksum.hpp"
 #include "fsdp/archive/listing.hpp"
@@ -31,26 +31,6 @@ using detail::Match;
 using detail::ReadSum;
 
 namespace {
-
-/// Reads this rank's part of every match. The system fetches ahead: a rank's ranges lie apart, and
-/// a disk that learns of them one by one stands still in between.
-std::vector<ReadSum> read_all(const archive::Checkpoint& checkpoint,
-                              const std::vector<Match>& matches, bool verify) {
-  constexpr std::int64_t kAheadBytes = std::int64_t{64} << 20;
-  detail::RangeReader reader(checkpoint, verify);
-  std::vector<ReadSum> sums;
-  std::int64_t announced_bytes = 0, read_bytes = 0;
-  auto next = matches.begin();
-  for (const Match& match : matches) {
-    while (next != matches.end() && announced_bytes - read_bytes < kAheadBytes) {
-      announced_bytes += reader.will_read(*next->stored, *next->item);
-      ++next;
-    }
-    sums.push_back(reader.read(*match.stored, *match.item));
-    read_bytes += sums.back().bytes;
-  }
-  return sums;
-}
 
 /// One rank's part of a tensor, as ranks tell each other.
 struct Part {
@@ -103,15 +83,6 @@ void check_sums(const World& world, const archive::Checkpoint& checkpoint,
   }
   FSDP_CHECK(damaged.empty(), ErrorCode::kCorrupt, "'", checkpoint.path(),
              "' is damaged, load an older one", damaged);
-}
-
-/// Tells the engine, on every rank alike, that its shards are about to be written: with memory that
-/// ranks share, the first write waits for all ranks, whether their parts are empty or not.
-void announce_writes(Sharded& sharded) {
-  sharded.reshard();
-  for (const at::Tensor& shard : sharded.parameters()) {
-    shard.narrow(0, 0, 0).zero_();
-  }
 }
 
 /// This rank's stream: its own at the world size that saved, else one that follows from the first.
@@ -239,10 +210,10 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
       detail::require_all(report);
     }
   });
-  announce_writes(sharded);
+  detail::announce_writes(sharded);
   std::vector<ReadSum> sums;
   detail::together(world, "checkpoint: read", [&] {
-    sums = read_all(*checkpoint, matches, options.verify);
+    sums = detail::read_matches(detail::bytes_of(*checkpoint), matches, options.verify);
     report.rng = stream_of(*checkpoint, world);
     if (optimizer != nullptr) {
       report.entries = load_steps(*optimizer, checkpoint->index(), sharded.named_parameters());

@@ -35,7 +35,7 @@ std::int64_t RangeReader::will_read(const archive::Tensor& stored, const Item& i
       static_cast<std::int64_t>(c10::elementSize(dtype_of(stored.dtype, stored.name)));
   const std::int64_t offset = is_slice ? item.begin * itemsize : 0;
   const std::int64_t bytes = is_slice ? item.values.numel() * itemsize : stored.bytes;
-  checkpoint_.will_read(stored, offset, bytes);
+  stored_.will_read(stored, offset, bytes);
   return bytes;
 }
 
@@ -55,7 +55,7 @@ ReadSum RangeReader::read_range(const archive::Tensor& stored, std::int64_t begi
       staging_.resize(static_cast<std::size_t>(kChunkBytes));
       target = staging_.data();
     }
-    checkpoint_.read(stored, (begin + done) * itemsize, bytes, target);
+    stored_.read(stored, (begin + done) * itemsize, bytes, target);
     if (sums_) {
       sum.crc32 = archive::crc32(target, static_cast<std::size_t>(bytes), sum.crc32);
     }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/items.hpp"
@@ -16,11 +18,28 @@ struct ReadSum {
   std::int64_t bytes = 0;
 };
 
+/// Where stored tensors are read from: archive::Checkpoint's or archive::WeightSource's functions.
+struct StoredBytes {
+  std::function<void(const archive::Tensor&, std::int64_t tensor_offset, std::int64_t bytes,
+                     void* dst)>
+      read;
+  std::function<void(const archive::Tensor&, std::int64_t tensor_offset, std::int64_t bytes)>
+      will_read;
+};
+
+/// `source`, a checkpoint or weights, must outlive the result.
+template <class Source>
+StoredBytes bytes_of(const Source& source) {
+  return {.read = [&source](const archive::Tensor& tensor, std::int64_t offset, std::int64_t bytes,
+                            void* dst) { source.read(tensor, offset, bytes, dst); },
+          .will_read = [&source](const archive::Tensor& tensor, std::int64_t offset,
+                                 std::int64_t bytes) { source.will_read(tensor, offset, bytes); }};
+}
+
 class RangeReader {
  public:
   /// Without `sums`, those returned are zero.
-  RangeReader(const archive::Checkpoint& checkpoint, bool sums)
-      : checkpoint_(checkpoint), sums_(sums) {}
+  RangeReader(StoredBytes stored, bool sums) : stored_(std::move(stored)), sums_(sums) {}
 
   /// This rank's part of `stored` into the item's values. Where dtype and order are those of the
   /// file, straight into their memory.
@@ -34,7 +53,7 @@ class RangeReader {
   ReadSum read_permuted(const archive::Tensor& stored, const Item& item);
   ReadSum read_whole(const archive::Tensor& stored, const Item& item);
 
-  const archive::Checkpoint& checkpoint_;
+  StoredBytes stored_;
   bool sums_;
   std::vector<char> staging_;
 };

@@ -42,14 +42,31 @@ class Leftover {
   std::string path_;
 };
 
+/// Those that have a name in the file, under that name.
+template <class Named>
+std::vector<Named> renamed(std::vector<Named> all, const StoredNameOf& name_of) {
+  if (!name_of) {
+    return all;
+  }
+  std::vector<Named> wanted;
+  for (Named& one : all) {
+    if (const std::optional<std::string> name = name_of(one.name)) {
+      one.name = *name;
+      wanted.push_back(std::move(one));
+    }
+  }
+  return wanted;
+}
+
 }  // namespace
 
 void save_safetensors(const Sharded& sharded, const std::string& path,
-                      const std::map<std::string, std::string>& metadata) {
+                      const std::map<std::string, std::string>& metadata,
+                      const StoredNameOf& name_of) {
   c10::NoGradGuard no_grad;
   const World world = sharded.world();
-  const std::vector<NamedShard> parameters = sharded.named_parameters();
-  const std::vector<NamedBuffer> buffers = sharded.named_buffers();
+  const std::vector<NamedShard> parameters = renamed(sharded.named_parameters(), name_of);
+  const std::vector<NamedBuffer> buffers = renamed(sharded.named_buffers(), name_of);
   std::vector<format::TensorEntry> entries;
   for (const NamedShard& parameter : parameters) {
     entries.push_back({parameter.name, dtype_name(parameter.shard.scalar_type(), parameter.name),

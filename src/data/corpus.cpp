@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "data/files_under.hpp"
 #include "data/mapped_file.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/token_file.hpp"
@@ -18,22 +19,6 @@ constexpr std::int64_t kByteVocabulary = 256;
 
 bool is_token_file(const fs::path& path) { return path.extension() == ".bin"; }
 
-std::vector<std::string> files_under(const std::string& root) {
-  std::vector<std::string> files;
-  std::error_code error;
-  fs::recursive_directory_iterator walk(root, error), end;
-  for (; !error && walk != end; walk.increment(error)) {
-    if (walk->path().filename().string().starts_with('.')) {
-      walk.disable_recursion_pending();
-    } else if (std::error_code unknown; walk->is_regular_file(unknown)) {
-      files.push_back(walk->path().string());
-    }
-  }
-  FSDP_CHECK(!error, ErrorCode::kIo, "'", root, "' cannot be read: ", error.message());
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 }  // namespace
 
 struct Corpus::Segment {
@@ -43,8 +28,9 @@ struct Corpus::Segment {
     if (is_text) {
       return mapped.bytes()[static_cast<std::size_t>(index)];
     }
-    const auto at = static_cast<std::size_t>(data_offset + 2 * index);
-    return mapped.bytes()[at] | mapped.bytes()[at + 1] << 8;
+    const unsigned char* at = mapped.bytes().data() + data_offset + token_bytes * index;
+    const std::int64_t low = at[0] | at[1] << 8;
+    return token_bytes == 2 ? low : low | std::int64_t{at[2]} << 16 | std::int64_t{at[3]} << 24;
   }
 
   std::string name;
@@ -52,6 +38,7 @@ struct Corpus::Segment {
   std::int64_t begin;  ///< position in the corpus of its first token
   std::int64_t tokens = 0;
   std::int64_t data_offset = 0;
+  std::int64_t token_bytes = 2;
   bool is_text = true;
 };
 
@@ -73,7 +60,7 @@ Corpus Corpus::open(const std::string& path) {
     corpus.add_file(path);
     return corpus;
   }
-  const auto files = files_under(path);
+  const auto files = detail::files_under(path);
   FSDP_CHECK(!files.empty(), ErrorCode::kInvalidArgument, "directory '", path, "' has no files");
   const auto token_files = std::count_if(files.begin(), files.end(), is_token_file);
   FSDP_CHECK(token_files == 0 || token_files == std::ssize(files), ErrorCode::kInvalidArgument,
@@ -95,6 +82,7 @@ void Corpus::add_file(const std::string& file) {
     const auto info = format::inspect_token_file(file);
     segment->tokens = info.tokens;
     segment->data_offset = info.data_offset;
+    segment->token_bytes = info.token_bytes;
   }
   tokens_ += segment->tokens;
   segments_.push_back(std::move(segment));

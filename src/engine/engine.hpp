@@ -70,6 +70,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   /// Losses are scaled from now on.
   void set_loss_scaled();
   const World& world() const { return world_; }
+  const Options& options() const { return options_; }
   memory::Ledger& ledger() { return ledger_; }
   /// Enters what an optimizer holds beside the engine in the ledger and in the promise, where its
   /// moments take the place of those that Options::moments foretold.

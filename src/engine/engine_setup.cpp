@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/backward.hpp"
+#include "engine/deferred.hpp"
 #include "engine/engine.hpp"
 #include "engine/manifest.hpp"
 #include "engine/slice.hpp"
@@ -265,7 +266,7 @@ void Engine::make_views(int index) {
     const Parameter& parameter = unit.parameters[static_cast<std::size_t>(i)];
     whole.narrow(0, unit.layout->offset(i), parameter.numel)
         .as_strided(parameter.sizes, parameter.strides)
-        .copy_(parameter.tensor.detach());
+        .copy_(values_of(parameter.tensor));
   }
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     communicator_.broadcast(whole, 0, {index, unit.name})->wait();

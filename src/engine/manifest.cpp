@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "engine/deferred.hpp"
 #include "engine/precision.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -34,6 +35,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"
        << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n"
+       << "option skip_non_finite is " << (options.skip_non_finite ? "true" : "false") << "\n"
        << "option precision.output is " << to_string(options.precision.output) << "\n"
        << "option precision.buffers is " << to_string(options.precision.buffers) << "\n";
   for (const Unit& unit : units) {
@@ -108,7 +110,7 @@ void check_equal_weights(comm::Communicator& communicator, const std::vector<Uni
   std::vector<const Parameter*> parameters;
   for (const Unit& unit : units) {
     for (const Parameter& parameter : unit.parameters) {
-      const at::Tensor values = parameter.tensor.detach().contiguous();
+      const at::Tensor values = values_of(parameter.tensor).contiguous();
       const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()),
                                    values.nbytes());
       hashes.push_back(static_cast<std::int64_t>(std::hash<std::string_view>{}(bytes)));

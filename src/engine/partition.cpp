@@ -9,11 +9,13 @@
 #include <set>
 #include <unordered_map>
 
+#include "engine/deferred.hpp"
 #include "engine/layer_members.hpp"
 #include "engine/name_pattern.hpp"
 #include "engine/precision.hpp"
 #include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/engine/deferred_init.hpp"
 
 namespace fsdp::engine {
 
@@ -86,7 +88,7 @@ void check_parameters(const Tree& tree) {
              "[fully_shard] the module has no parameters");
   const auto& [first_name, first] = tree.parameters.front();
   for (const auto& [name, tensor] : tree.parameters) {
-    FSDP_CHECK(!tensor.key_set().has(kTouchKey), ErrorCode::kInvalidArgument,
+    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor), ErrorCode::kInvalidArgument,
                "[fully_shard] parameter \"", name,
                "\" is sharded already, with this module or with another one that shares it: keep "
                "that Sharded. If it is gone, its weights are gone with it; copies made inside "
@@ -326,6 +328,7 @@ Partition group(Tree tree, const Options& options) {
   Partition result;
   result.buffers = tree.buffers;
   for (const auto& [name, buffer] : tree.buffers) {
+    materialize(buffer);  // whole on every rank
     result.low_buffers.push_back(options.precision.buffers.has_value() &&
                                  buffer.is_floating_point() && !is_in_any(name, full));
   }

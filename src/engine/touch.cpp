@@ -17,6 +17,7 @@
 
 #include "engine/shard_operators.hpp"
 
+#include "engine/deferred.hpp"
 #include "engine/operand_cast.hpp"
 
 namespace fsdp::engine {
@@ -297,7 +298,10 @@ void mark_result(const at::Tensor& shard, torch::jit::Stack& stack) {
       entry.role == StorageRole::kGradShard));
 }
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (defer(op, keys, stack)) {
+    return;
+  }
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   const c10::FunctionSchema& schema = op.schema();

@@ -11,7 +11,7 @@
 /// straight through, and unpins. RecordFunction would swallow exceptions, cost every operator, and
 /// miss threads; see docs/decisions/0001-units-found-by-touch.md.
 ///
-/// One fallback per key and process: deferred initialisation, when it comes, must share this one.
+/// One fallback per key and process: deferred initialisation shares this one, see deferred.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "fsdp/base/error.hpp"
+#include "models/attention.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -24,22 +24,11 @@ torch::nn::Embedding make_embedding(std::int64_t count, std::int64_t width) {
           ._weight(torch::empty({count, width}).normal_(0, kInitialDeviation)));
 }
 
-torch::nn::LayerNorm make_norm(std::int64_t width) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
+torch::nn::LayerNorm make_norm(const GPTConfig& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width}).eps(config.norm_eps));
 }
 
 }  // namespace
-
-ProjectionImpl::ProjectionImpl(std::int64_t in, std::int64_t out, double stddev) {
-  weight = register_parameter("weight", torch::empty({in, out}).normal_(0, stddev));
-  bias = register_parameter("bias", torch::zeros({out}));
-}
-
-at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
-  std::vector<std::int64_t> sizes = x.sizes().vec();
-  sizes.back() = -1;
-  return torch::addmm(bias, x.reshape({-1, x.size(-1)}), weight).view(sizes);
-}
 
 AttentionImpl::AttentionImpl(const GPTConfig& config)
     : heads_(config.heads), dropout_(config.dropout) {
@@ -48,20 +37,18 @@ AttentionImpl::AttentionImpl(const GPTConfig& config)
       register_module("c_proj", Projection(config.width, config.width, residual_deviation(config)));
 }
 
-at::Tensor AttentionImpl::forward(const at::Tensor& x) {
+at::Tensor AttentionImpl::forward(const at::Tensor& x, const detail::Place& place) {
   const std::int64_t batch = x.size(0), time = x.size(1), width = x.size(2);
   const auto qkv = c_attn->forward(x).view({batch, time, 3, heads_, width / heads_}).unbind(2);
-  const double drop = is_training() ? dropout_ : 0.0;
-  const auto mixed = at::scaled_dot_product_attention(
-      qkv[0].transpose(1, 2), qkv[1].transpose(1, 2), qkv[2].transpose(1, 2), {}, drop,
-      /*is_causal=*/true);
-  return c_proj->forward(mixed.transpose(1, 2).reshape({batch, time, width}));
+  return c_proj->forward(detail::attend(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
+                                        qkv[2].transpose(1, 2), is_training() ? dropout_ : 0.0,
+                                        place));
 }
 
 MLPImpl::MLPImpl(const GPTConfig& config) {
-  c_fc = register_module("c_fc", Projection(config.width, 4 * config.width, kInitialDeviation));
-  c_proj = register_module("c_proj",
-                           Projection(4 * config.width, config.width, residual_deviation(config)));
+  const std::int64_t inner = config.effective_inner();
+  c_fc = register_module("c_fc", Projection(config.width, inner, kInitialDeviation));
+  c_proj = register_module("c_proj", Projection(inner, config.width, residual_deviation(config)));
 }
 
 at::Tensor MLPImpl::forward(const at::Tensor& x) {
@@ -69,17 +56,17 @@ at::Tensor MLPImpl::forward(const at::Tensor& x) {
 }
 
 BlockImpl::BlockImpl(const GPTConfig& config) : dropout_(config.dropout) {
-  ln_1 = register_module("ln_1", make_norm(config.width));
+  ln_1 = register_module("ln_1", make_norm(config));
   attn = register_module("attn", Attention(config));
-  ln_2 = register_module("ln_2", make_norm(config.width));
+  ln_2 = register_module("ln_2", make_norm(config));
   mlp = register_module("mlp", MLP(config));
 }
 
-at::Tensor BlockImpl::forward(const at::Tensor& x) {
+at::Tensor BlockImpl::forward(const at::Tensor& x, const detail::Place& place) {
   const auto drop = [&](const at::Tensor& y) {
     return dropout_ > 0 ? torch::dropout(y, dropout_, is_training()) : y;
   };
-  const auto attended = x + drop(attn->forward(ln_1->forward(x)));
+  const auto attended = x + drop(attn->forward(ln_1->forward(x), place));
   return attended + drop(mlp->forward(ln_2->forward(attended)));
 }
 
@@ -91,7 +78,7 @@ GPTImpl::GPTImpl(const GPTConfig& config) : config_(config) {
   for (std::int64_t i = 0; i < config.layers; ++i) {
     h->push_back(Block(config));
   }
-  ln_f = register_module("ln_f", make_norm(config.width));
+  ln_f = register_module("ln_f", make_norm(config));
   if (!config.tied) {
     lm_head = register_module(
         "lm_head",
@@ -101,28 +88,21 @@ GPTImpl::GPTImpl(const GPTConfig& config) : config_(config) {
   }
 }
 
-at::Tensor GPTImpl::forward(const at::Tensor& tokens) {
-  FSDP_CHECK(tokens.dim() == 2, ErrorCode::kInvalidArgument, "GPT: tokens have ", tokens.dim(),
-             " dimensions, expected [batch, time]");
-  const std::int64_t time = tokens.size(1);
-  FSDP_CHECK(time <= config_.context, ErrorCode::kInvalidArgument, "GPT: a sequence of ", time,
-             " tokens does not fit the context of ", config_.context);
-  const auto positions = torch::arange(time, tokens.options());
+at::Tensor GPTImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
+  const std::int64_t begin = cache == nullptr ? 0 : cache->length();
+  const auto positions = torch::arange(begin, begin + tokens.size(1), tokens.options());
   auto x = wte->forward(tokens) + wpe->forward(positions);
   if (config_.dropout > 0) {
     x = torch::dropout(x, config_.dropout, is_training());
   }
-  for (const auto& block : *h) {
-    x = block->as<BlockImpl>()->forward(x);
+  for (std::size_t i = 0; i < h->size(); ++i) {
+    x = h->at<BlockImpl>(i).forward(x, {.cache = cache, .block = i});
   }
-  x = ln_f->forward(x);
-  return config_.tied ? torch::linear(x, wte->weight) : lm_head->forward(x);
+  return ln_f->forward(x);
 }
 
-at::Tensor GPTImpl::forward(const at::Tensor& tokens, const at::Tensor& targets) {
-  const auto logits = forward(tokens);
-  return torch::nn::functional::cross_entropy(logits.view({-1, config_.vocab}),
-                                              targets.reshape({-1}));
+at::Tensor GPTImpl::head(const at::Tensor& features) {
+  return config_.tied ? torch::linear(features, wte->weight) : lm_head->forward(features);
 }
 
 }  // namespace fsdp::models

@@ -52,6 +52,9 @@ void validate(const GPTConfig& config) {
     check(config.width % config.heads == 0, config.heads, " heads do not divide the width ",
           config.width);
   }
+  check(config.inner >= 0 && config.inner <= kMost, "inner is ", config.inner, ", must be 0 to ",
+        kMost);
+  check(config.norm_eps > 0, "norm_eps is ", config.norm_eps, ", must be positive");
   check(config.dropout >= 0.0 && config.dropout < 1.0, "dropout is ", config.dropout,
         ", must be at least 0 and below 1");
   FSDP_CHECK(problems.tellp() == 0, ErrorCode::kInvalidArgument, "model: ", problems.str());
@@ -59,7 +62,10 @@ void validate(const GPTConfig& config) {
 
 std::int64_t parameter_count(const GPTConfig& config) {
   const std::int64_t width = config.width;
-  const std::int64_t block = 12 * width * width + 13 * width;
+  const std::int64_t inner = config.effective_inner();
+  const std::int64_t attention = 4 * width * width + 4 * width;
+  const std::int64_t mlp = 2 * width * inner + inner + width;
+  const std::int64_t block = attention + mlp + 4 * width;  // two LayerNorms
   const std::int64_t embeddings = (config.vocab + config.context) * width;
   return embeddings + config.layers * block + 2 * width + (config.tied ? 0 : config.vocab * width);
 }
@@ -81,29 +87,6 @@ std::vector<std::string> preset_names() {
     names.emplace_back(candidate.name);
   }
   return names;
-}
-
-std::string config_json(const GPTConfig& config, const std::string& dtype) {
-  std::ostringstream json;
-  json << "{\n"
-       << "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
-       << "  \"model_type\": \"gpt2\",\n"
-       << "  \"activation_function\": \"gelu_new\",\n"
-       << "  \"attn_pdrop\": " << config.dropout << ",\n"
-       << "  \"embd_pdrop\": " << config.dropout << ",\n"
-       << "  \"resid_pdrop\": " << config.dropout << ",\n"
-       << "  \"layer_norm_epsilon\": 1e-05,\n"
-       << "  \"n_embd\": " << config.width << ",\n"
-       << "  \"n_head\": " << config.heads << ",\n"
-       << "  \"n_layer\": " << config.layers << ",\n"
-       << "  \"n_positions\": " << config.context << ",\n"
-       << "  \"vocab_size\": " << config.vocab << ",\n"
-       << "  \"bos_token_id\": null,\n"
-       << "  \"eos_token_id\": null,\n"
-       << "  \"tie_word_embeddings\": " << (config.tied ? "true" : "false") << ",\n"
-       << "  \"torch_dtype\": \"" << dtype << "\"\n"
-       << "}\n";
-  return json.str();
 }
 
 }  // namespace fsdp::models

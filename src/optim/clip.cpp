@@ -11,6 +11,7 @@
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
+#include "fsdp/optim/finite.hpp"
 #include "optim/own_shards.hpp"
 
 namespace fsdp {
@@ -171,9 +172,15 @@ double clip_grad_norm_(const std::vector<Sharded>& shardeds, double max_norm, do
   check_max("clip_grad_norm_", "max_norm", max_norm);
   check_p("clip_grad_norm_", p);
   const double norm = grad_norm(shardeds, p, whole);
+  if (!std::isfinite(norm)) {
+    for (const Sharded& sharded : shardeds) {
+      skip_step(sharded, norm);
+    }
+    return norm;
+  }
   // The same small term as torch::nn::utils::clip_grad_norm_.
   const double scale = max_norm / (norm + 1e-6);
-  if (!std::isfinite(norm) || scale >= 1.0) {
+  if (scale >= 1.0) {
     return norm;
   }
   const optim::OwnShards own;

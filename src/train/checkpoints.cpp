@@ -11,19 +11,21 @@
 #include "fsdp/base/log.hpp"
 #include "fsdp/checkpoint/loader.hpp"
 #include "fsdp/comm/communicator.hpp"
-#include "fsdp/models/gpt_config.hpp"
+#include "train/model.hpp"
 
 namespace fsdp::train::detail {
 namespace {
 
 archive::Values config_values(const TrainConfig& config) {
-  return {{"layers", config.model.layers},
-          {"width", config.model.width},
-          {"heads", config.model.heads},
-          {"vocab", config.model.vocab},
-          {"context", config.model.context},
-          {"tied", config.model.tied},
-          {"dropout", config.model.dropout},
+  const models::ModelSizes model = models::sizes(config.model);
+  return {{"model", std::string(models::model_type(config.model))},
+          {"layers", model.layers},
+          {"width", model.width},
+          {"heads", model.heads},
+          {"vocab", model.vocab},
+          {"context", model.context},
+          {"tied", model.tied},
+          {"dropout", model.dropout},
           {"dtype", std::string(to_string(config.dtype))},
           {"optimizer", std::string(to_string(config.optimizer))},
           {"sequence", config.sequence},
@@ -68,6 +70,7 @@ Checkpoints::Checkpoints(const TrainConfig& config, const Sharded& sharded, Opti
                          const data::Sampler& sampler)
     : config_(config), sharded_(sharded), optimizer_(optimizer), sampler_(sampler) {
   if (!config.save.empty()) {
+    documents_ = model_documents(config);
     saver_ = std::make_unique<checkpoint::Saver>(config.save, sharded, optimizer.state(),
                                                  checkpoint::SaverOptions{.keep = config.keep});
   }
@@ -93,21 +96,20 @@ std::optional<Standing> Checkpoints::resume() {
 
 checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
   const data::SamplerState data = sampler_.state(standing.next_sample);
-  return {
-      .values = {{"config", config_values(config_)},
-                 {"data",
-                  {{"seed", std::to_string(data.seed)},
-                   {"windows", data.windows},
-                   {"next_sample", data.next_sample}}},
-                 {"progress", {{"loss", standing.loss}}},
-                 {"schedule",
-                  {{"lr", config_.lr},
-                   {"min_lr", config_.effective_min_lr()},
-                   {"warmup", config_.effective_warmup()},
-                   {"steps", config_.steps},
-                   {"position", standing.step}}}},
-      .rng = checkpoint::rng_state(),
-      .documents = {{"config.json", models::config_json(config_.model, to_string(config_.dtype))}}};
+  return {.values = {{"config", config_values(config_)},
+                     {"data",
+                      {{"seed", std::to_string(data.seed)},
+                       {"windows", data.windows},
+                       {"next_sample", data.next_sample}}},
+                     {"progress", {{"loss", standing.loss}}},
+                     {"schedule",
+                      {{"lr", config_.lr},
+                       {"min_lr", config_.effective_min_lr()},
+                       {"warmup", config_.effective_warmup()},
+                       {"steps", config_.steps},
+                       {"position", standing.step}}}},
+          .rng = checkpoint::rng_state(),
+          .documents = documents_};
 }
 
 void Checkpoints::save_at_once(const Standing& standing, bool now) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "fsdp/checkpoint/saver.hpp"
 #include "fsdp/data/sampler.hpp"
@@ -47,6 +49,7 @@ class Checkpoints {
   Sharded sharded_;
   Optimizer& optimizer_;
   const data::Sampler& sampler_;
+  std::map<std::string, std::string> documents_;
   std::unique_ptr<checkpoint::Saver> saver_;
   std::int64_t saved_step_ = -1;
 };

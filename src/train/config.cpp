@@ -67,8 +67,8 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   limited("--eval-batches", config.eval_batches);
   limited("--sample", config.sample);
   limited("--steps", config.steps, kMostSteps);
-  problems.check(config.sequence <= config.model.context, "--seq ", config.sequence,
-                 " does not fit the model's context of ", config.model.context);
+  problems.check(config.sequence <= models::sizes(config.model).context, "--seq ", config.sequence,
+                 " does not fit the model's context of ", models::sizes(config.model).context);
   if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0 && config.batch <= kLimit) {
     const std::int64_t batch = config.batch;
     if (batch == 0) {
@@ -116,13 +116,31 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  "--transport is '", config.transport, "', must be auto, shm, gloo or c10d");
 }
 
+/// Everything about adapters that is known before a model is built.
+void check_lora(const TrainConfig& config, Problems& problems) {
+  const format::LoRAConfig& lora = config.lora;
+  problems.check(lora.rank >= 0 && lora.rank <= kLimit, "--lora-rank is ", lora.rank,
+                 ", must be 0 to ", kLimit);
+  problems.check(lora.rank == 0 || !config.init.empty(),
+                 "--lora-rank without --init would freeze weights that have learnt nothing");
+  problems.check(lora.rank == 0 || (std::isfinite(lora.alpha) && lora.alpha > 0),
+                 "--lora-alpha is ", lora.alpha, ", must be positive");
+  problems.check(lora.rank == 0 || !lora.targets.empty(), "--lora-targets is empty");
+  problems.check(lora.dropout == 0, "the adapters in '", config.adapter,
+                 "' were trained with a dropout of ", lora.dropout,
+                 ", which this trainer does not have; set lora_dropout to 0 in their ",
+                 format::kAdapterConfig, " to go on without");
+  problems.check(config.adapter.empty() || !config.init.empty(),
+                 "--adapter without --init: the adapters belong to a model");
+}
+
 void check_data(const TrainConfig& config, Problems& problems) {
   problems.gather([&] {
     const auto corpus = data::Corpus::open(config.data);
     if (config.sequence >= 1) {
       data::split(corpus, config.sequence);
     }
-    corpus.check_vocabulary(config.model.vocab);
+    corpus.check_vocabulary(models::sizes(config.model).vocab);
   });
 }
 
@@ -190,6 +208,7 @@ const char* to_string(WeightType type) {
 void check(const TrainConfig& config, int ranks) {
   Problems problems;
   check_numbers(config, ranks, problems);
+  check_lora(config, problems);
   problems.gather([&] { models::validate(config.model); });
   problems.raise_if_any();
   check_data(config, problems);

@@ -10,11 +10,11 @@
 
 namespace fsdp::train::detail {
 
-double evaluate(models::GPT& model, const World& world, const data::Corpus& corpus,
+double evaluate(models::LanguageModel& model, const World& world, const data::Corpus& corpus,
                 const data::Windows& windows, std::int64_t count, std::int64_t batch) {
   torch::NoGradGuard no_grad;
-  const bool was_training = model->is_training();
-  model->eval();
+  const bool was_training = model.is_training();
+  model.eval();
   count = std::min(count, windows.count());
   const std::int64_t per_round = world.size() * batch;
   double sum = 0;
@@ -33,11 +33,11 @@ double evaluate(models::GPT& model, const World& world, const data::Corpus& corp
       indices.push_back(0);
     }
     const Batch loaded = load(corpus, windows, indices);
-    const double loss = model->forward(loaded.tokens, loaded.targets).item<double>();
+    const double loss = model.forward(loaded.tokens, loaded.targets).item<double>();
     sum += loss * static_cast<double>(counted);
     own_count += static_cast<double>(counted);
   }
-  model->train(was_training);
+  model.train(was_training);
   return mean_over_ranks(world, own_count > 0 ? sum / own_count : 0, own_count, "evaluate").get();
 }
 

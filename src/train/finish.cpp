@@ -11,27 +11,16 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/models/generate.hpp"
+#include "fsdp/models/lora.hpp"
+#include "fsdp/tokens/tokenizer.hpp"
+#include "train/model.hpp"
 #include "train/summary.hpp"
 
 namespace fsdp::train::detail {
 namespace {
 
 constexpr std::int64_t kPromptTokens = 8;
-
-std::string printable(const std::vector<std::int64_t>& bytes) {
-  std::string text;
-  for (const std::int64_t byte : bytes) {
-    const auto character = static_cast<unsigned char>(byte);
-    if (character == '\n' || (character >= 0x20 && character < 0x7f)) {
-      text.push_back(static_cast<char>(character));
-    } else {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", character);
-      text += escaped;
-    }
-  }
-  return text;
-}
 
 std::string numbers(const std::vector<std::int64_t>& tokens) {
   std::string text;
@@ -41,37 +30,65 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
   return text;
 }
 
+/// As text, or as numbers where the model's vocabulary goes beyond the tokenizer's.
+std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+  const bool all_known = std::all_of(
+      ids.begin(), ids.end(), [&](std::int64_t id) { return tokenizer.token(id).has_value(); });
+  return all_known ? tokens::printable(tokenizer.decode(ids)) : numbers(ids);
+}
+
 }  // namespace
 
-std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
-                        const data::Split& parts) {
+std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
+                        const data::Corpus& corpus, const data::Split& parts) {
+  const auto tokenizer = !config.tokenizer.empty() ? tokens::load(config.tokenizer)
+                         : corpus.is_text()        ? tokens::bytes()
+                                                   : nullptr;
   std::vector<std::int64_t> prompt;
-  if (corpus.is_text()) {
-    for (const char character : config.prompt) {
-      prompt.push_back(static_cast<unsigned char>(character));
-    }
+  if (tokenizer) {
+    prompt = tokenizer->encode(config.prompt);
   } else {
     prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, parts.validation.size())));
     corpus.read(parts.validation.begin, prompt);
   }
   const auto drawn =
       models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
-  return corpus.is_text() ? config.prompt + printable(drawn)
-                          : numbers(prompt) + " | " + numbers(drawn);
+  return tokenizer ? config.prompt + readable(*tokenizer, drawn)
+                   : numbers(prompt) + " | " + numbers(drawn);
 }
+
+namespace {
+
+void write_documents(const std::filesystem::path& directory,
+                     const std::map<std::string, std::string>& documents) {
+  for (const auto& [name, text] : documents) {
+    const std::string path = (directory / name).string();
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.close();
+    FSDP_CHECK(file, ErrorCode::kIo, "'", path, "' cannot be written: ", std::strerror(errno));
+  }
+}
+
+/// The adapters' parameters, as PEFT names them, and nothing else.
+checkpoint::StoredNameOf adapters_only(const models::ModelConfig& model) {
+  return [model](const std::string& name) {
+    return models::is_adapter(name) ? std::optional(models::peft_name(model, name)) : std::nullopt;
+  };
+}
+
+}  // namespace
 
 std::string save(const TrainConfig& config, const Sharded& sharded) {
   const std::filesystem::path directory(config.out);
-  const std::string path = (directory / "model.safetensors").string();
+  const bool has_adapters = config.lora.rank > 0;
+  const std::string path =
+      (directory / (has_adapters ? format::kAdapterFile : "model.safetensors")).string();
   checkpoint::save_safetensors(sharded, path,
-                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}});
+                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}},
+                               has_adapters ? adapters_only(config.model) : nullptr);
   if (sharded.world().rank() == 0) {
-    const std::string config_path = (directory / "config.json").string();
-    std::ofstream file(config_path);
-    file << models::config_json(config.model, to_string(config.dtype));
-    file.close();
-    FSDP_CHECK(file, ErrorCode::kIo, "'", config_path,
-               "' cannot be written: ", std::strerror(errno));
+    write_documents(directory, has_adapters ? adapter_documents(config) : model_documents(config));
   }
   return path;
 }

@@ -3,16 +3,39 @@
 
 #include <sstream>
 
+#include "fsdp/archive/index.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/memory/ledger.hpp"
+#include "fsdp/models/lora.hpp"
+#include "fsdp/tokens/tokenizer.hpp"
 #include "train/progress.hpp"
 
 namespace fsdp::train::detail {
 
+namespace {
+
+std::int64_t adapter_elements(const Sharded& sharded) {
+  std::int64_t sum = 0;
+  for (const NamedShard& parameter : sharded.named_parameters()) {
+    sum += models::is_adapter(parameter.name) ? archive::numel(parameter.sizes) : 0;
+  }
+  return sum;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
                     const Sharded& sharded) {
   const World world = sharded.world();
-  const models::GPTConfig& model = config.model;
+  const models::ModelSizes model = models::sizes(config.model);
   const auto units = sharded.units();
   const auto promise = sharded.promise();
   const std::int64_t batch = config.effective_batch(world.size());
@@ -22,10 +45,25 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   text << "data     " << corpus.path() << ": " << format_count(parts.train.size())
        << (corpus.is_text() ? " bytes" : " tokens") << " to learn from, "
        << format_count(parts.validation.size()) << " to validate\n";
-  text << "model    " << format_count(models::parameter_count(model))
-       << " parameters: " << model.layers << " layers, width " << model.width << ", " << model.heads
-       << " heads, vocabulary " << model.vocab << ", " << (model.tied ? "tied" : "untied")
-       << " head, " << to_string(config.dtype) << "\n";
+  if (!config.tokenizer.empty()) {
+    const auto tokenizer = tokens::load(config.tokenizer);
+    text << "tokens   " << tokenizer->name() << ", " << format_count(tokenizer->vocab_size())
+         << " ids\n";
+  }
+  text << "model    " << format_count(models::parameter_count(config.model))
+       << " parameters: " << models::model_type(config.model) << ", " << model.layers
+       << " layers, width " << model.width << ", " << model.heads << " heads, vocabulary "
+       << model.vocab << ", " << (model.tied ? "tied" : "untied") << " head, "
+       << to_string(config.dtype) << "\n";
+  if (!config.init.empty()) {
+    text << "begins   with " << config.init
+         << (config.adapter.empty() ? "" : " and the adapters in " + config.adapter) << "\n";
+  }
+  if (config.lora.rank > 0) {
+    text << "adapters " << format_count(adapter_elements(sharded)) << " parameters learn: rank "
+         << config.lora.rank << ", alpha " << config.lora.alpha << ", beside "
+         << joined(config.lora.targets) << "\n";
+  }
   text << "ranks    " << world.size() << " over " << world.communicator().transport() << ", "
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
        << config.prefetch << "\n";

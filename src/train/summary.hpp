@@ -5,7 +5,7 @@
 
 #include "fsdp/data/corpus.hpp"
 #include "fsdp/engine/fully_shard.hpp"
-#include "fsdp/models/gpt.hpp"
+#include "fsdp/models/language_model.hpp"
 #include "fsdp/train/config.hpp"
 
 namespace fsdp::train::detail {
@@ -15,12 +15,14 @@ namespace fsdp::train::detail {
 std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
                     const Sharded& sharded);
 
-/// Draws the text of the end: `config.sample` tokens after the prompt. A text comes back as text,
-/// with unprintable bytes as "\x1b"; token files come back as numbers. @collective all ranks
-std::string sample_text(models::GPT& model, const TrainConfig& config, const data::Corpus& corpus,
-                        const data::Split& parts);
+/// Draws the text of the end: `config.sample` tokens after the prompt. What a tokenizer knows comes
+/// back as text, see tokens::printable(); other token files come back as numbers.
+/// @collective all ranks
+std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
+                        const data::Corpus& corpus, const data::Split& parts);
 
-/// Writes model.safetensors and config.json into `config.out` and returns the path of the former.
+/// Writes model.safetensors and the model's documents into `config.out`, or with adapters those
+/// alone, as PEFT reads them, and returns the path of the weights.
 /// @collective all ranks @throws Error kIo
 std::string save(const TrainConfig& config, const Sharded& sharded);
 

@@ -13,12 +13,13 @@
 #include "fsdp/data/corpus.hpp"
 #include "fsdp/data/sampler.hpp"
 #include "fsdp/engine/fully_shard.hpp"
-#include "fsdp/models/gpt.hpp"
+#include "fsdp/models/language_model.hpp"
 #include "fsdp/optim/clip.hpp"
 #include "fsdp/train/schedule.hpp"
 #include "train/batches.hpp"
 #include "train/checkpoints.hpp"
 #include "train/evaluate.hpp"
+#include "train/model.hpp"
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/run_log.hpp"
@@ -37,18 +38,10 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-models::GPT make_model(const TrainConfig& config) {
-  torch::manual_seed(config.seed);
-  models::GPT model(config.model);
-  if (config.dtype == WeightType::kFloat64) {
-    model->to(torch::kFloat64);
-  }
-  return model;
-}
-
-Sharded shard(models::GPT& model, const TrainConfig& config, const World& world) {
+Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainConfig& config,
+              const World& world) {
   return fully_shard(model, world,
-                     {.units = units_of<models::Block>(),
+                     {.units = units_of<models::DecoderBlock>(),
                       .prefetch = config.prefetch,
                       .keep_root = config.keep_root,
                       .print_promise = false});
@@ -65,7 +58,7 @@ class Run {
         training_(parts_.train, config.sequence),
         validation_(parts_.validation, config.sequence),
         sampler_(training_.count(), config.seed),
-        model_(make_model(config)),
+        model_(detail::make_model(config)),
         sharded_(shard(model_, config, world)),
         optimizer_(detail::make_optimizer(config, sharded_)),
         schedule_{.lr = config.lr,
@@ -90,6 +83,9 @@ class Run {
     if (config_.resume) {
       resume();
     }
+    if (!config_.init.empty() && standing_.step == 0) {
+      begin_with_published_weights();
+    }
     log_.emplace(is_first() ? config_.log : "", standing_.step);
     TrainResult result = steps();
     stop_.reset();
@@ -107,7 +103,7 @@ class Run {
     }
     std::string text;
     if (config_.sample > 0) {
-      text = detail::sample_text(model_, config_, corpus_, parts_);
+      text = detail::sample_text(*model_, config_, corpus_, parts_);
       sharded_.reshard();
     }
     result.seconds = seconds_since(begin);
@@ -122,7 +118,7 @@ class Run {
 
   double evaluate(std::int64_t factor) {
     const double loss =
-        detail::evaluate(model_, world_, corpus_, validation_,
+        detail::evaluate(*model_, world_, corpus_, validation_,
                          factor * config_.eval_batches * config_.global_batch, batch_);
     sharded_.reshard();
     return loss;
@@ -138,6 +134,17 @@ class Run {
     if (is_first()) {
       const std::string at = "resumed  after step " + detail::format_count(standing_.step);
       std::printf("%s\n\n", standing ? at.c_str() : "resumed  from nothing: no checkpoint yet");
+    }
+  }
+
+  /// Loads them and shows what they are worth on this data before anything is learnt.
+  void begin_with_published_weights() {
+    detail::load_initial(config_, sharded_);
+    const double loss = evaluate(1);
+    if (is_first()) {
+      std::printf("before   validation loss %.4f nats a %s\n\n", loss,
+                  corpus_.is_text() ? "byte" : "token");
+      std::fflush(stdout);
     }
   }
 
@@ -230,7 +237,7 @@ class Run {
   data::Split parts_;
   data::Windows training_, validation_;
   data::Sampler sampler_;
-  models::GPT model_;
+  std::shared_ptr<models::LanguageModel> model_;
   Sharded sharded_;
   std::unique_ptr<detail::Optimizer> optimizer_;
   Schedule schedule_;

@@ -141,7 +141,7 @@ TEST_F(CheckpointCommandTest, TransformersFindsTheModelAndItsLoss) {
                                             "--global-batch",
                                             "8",
                                             "--steps",
-                                            "30",
+                                            "100",
                                             "--lr",
                                             "1e-2",
                                             "--save",

@@ -31,8 +31,8 @@ std::vector<LogLine> read_log(const std::string& path);
 /// A text with some structure to learn, `bytes` long, always the same.
 std::string sample_text(std::size_t bytes);
 
-/// A Python that imports `modules` ("safetensors, numpy"): FSDP_TEST_PYTHON, the clone's own, or
-/// the system's; empty when none does.
+/// A Python that imports `modules` ("safetensors, numpy"): FSDP_TEST_PYTHON, the clone's own, those
+/// of ./dev data tokenizers and of the benchmarks' peers, or the system's; empty when none does.
 std::string python_with(const std::string& modules);
 
 }  // namespace fsdp::test

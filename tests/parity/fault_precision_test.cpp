@@ -39,9 +39,11 @@ TEST(FaultPrecision, Fault025_ReductionInFloat32NeitherOverflowsNorVanishes) {
       auto model = std::make_shared<Weight>(16);
       Sharded sharded = fully_shard(model, world, low_options(at::kHalf));
       model->forward(gradient).backward();
-      const at::Tensor own = sharded.parameters()[0].grad();
+      const at::Tensor own = sharded.parameters()[0].grad().clone();
       const auto rounded = torch::full_like(own, gradient).to(at::kHalf).to(at::kFloat);
-      EXPECT_GT(rounded[0].item<double>(), 0.0);
+      if (own.numel() > 0) {
+        EXPECT_GT(rounded[0].item<double>(), 0.0);
+      }
       EXPECT_TRUE(torch::equal(own, rounded)) << own;
     });
   }
@@ -54,7 +56,7 @@ TEST(FaultPrecision, Fault026_ReductionInFloat32KeepsSmallGradientsBesideALargeO
       Sharded sharded = fully_shard(model, world, low_options(at::kBFloat16, reduce));
       sharded.reset_counters();
       model->forward(world.rank() == 0 ? 256.0 : 1.0).backward();
-      const at::Tensor own = sharded.parameters()[0].grad();
+      const at::Tensor own = sharded.parameters()[0].grad().clone();
       EXPECT_TRUE(torch::equal(own, torch::full_like(own, 32.875))) << own;
       EXPECT_EQ(sharded.counters().reduce_bytes, 16 * (reduce == at::kFloat ? 4 : 2));
     });
@@ -68,7 +70,7 @@ TEST(FaultPrecision, Fault026_Bfloat16OnTheWireRoundsEachRanksGradientOnce) {
     const double gradient = 1.0 / 3.0 + world.rank();
     model->forward(gradient).backward();
     const double exact = 1.0 / 3.0 + 1.0;
-    for (const at::Tensor& own : {sharded.parameters()[0].grad()}) {
+    for (const at::Tensor& own : {sharded.parameters()[0].grad().clone()}) {
       EXPECT_TRUE(own.sub(exact).abs().le(exact / 512).all().item<bool>()) << own;
       EXPECT_FALSE(own.eq(static_cast<float>(exact)).any().item<bool>());
     }
@@ -95,7 +97,7 @@ TEST(FaultPrecision, Fault027_GradientsHaveTheOptimizersTypeWhateverElse) {
             stock.step();
             own.step();
           }
-          EXPECT_LT(sharded.parameters()[0].max().item<float>(), 0.9F);
+          EXPECT_TRUE(sharded.parameters()[0].detach().clone().lt(0.9).all().item<bool>());
         });
       }
     }

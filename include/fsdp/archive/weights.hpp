@@ -15,8 +15,8 @@
 namespace fsdp::archive {
 
 /// The tensors of a model in a checkpoint (or the newest one of a run's directory), in a directory
-/// as Hugging Face writes it (model.safetensors, or several files and their index), or in one
-/// safetensors file.
+/// as Hugging Face writes it (model.safetensors, or several files and their index), in one
+/// safetensors file, or in a GGUF file of a Llama model, decoded to float32 as it is read.
 ///
 /// *Thread safety*: immutable after construction; reads may run side by side.
 class WeightSource {
@@ -24,6 +24,10 @@ class WeightSource {
   /// Opens it and checks headers and sizes as Checkpoint does; contents are not summed.
   /// @throws Error kNotFound when there is nothing at `path`; kCorrupt, kIo, kUnsupported
   explicit WeightSource(const std::string& path);
+  /// The weights at `path` with LoRA adapters added to them as they are read: `adapter` is a
+  /// directory that PEFT or `fsdp train --lora-rank` wrote. @memory the adapters
+  /// @throws as above; kMismatch for an adapter that fits no weight here
+  static WeightSource with_adapter(const std::string& path, const std::string& adapter);
   ~WeightSource();
   WeightSource(WeightSource&&) noexcept;
   WeightSource& operator=(WeightSource&&) = delete;
@@ -36,10 +40,19 @@ class WeightSource {
   const std::map<std::string, std::string>& aliases() const;
   /// The text of a config.json beside the weights; empty without one.
   const std::string& config() const;
+  /// Files beside the weights that belong to the model, by name: config.json and its tokenizer's
+  /// (tokenizer.json, vocab.json, merges.txt and such).
+  const std::map<std::string, std::string>& documents() const;
+  /// Reads `bytes` bytes from `tensor_offset` of a tensor of this source.
+  /// @throws Error kInvalidArgument for a range outside of it, and for GGUF or adapted weights one
+  /// that does not consist of whole elements; kIo, kCorrupt
   void read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes, void* dst) const;
+  /// Asks the system to fetch a range that read() takes soon. A hint: nothing is checked.
+  void will_read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes) const;
 
  private:
   struct Parts;
+  explicit WeightSource(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
 
@@ -52,8 +65,8 @@ struct WriteWeightsOptions {
 };
 
 /// Writes all weights to `target`: into that one file when it ends in ".safetensors", else into a
-/// directory of files, with their index where they are several, and config.json. Complete or not
-/// there: written beside and renamed.
+/// directory of files, with their index where they are several, and the source's documents.
+/// Complete or not there: written beside and renamed.
 /// @memory a constant buffer @throws Error kInvalidArgument when the target exists, for several
 /// files where one is named, or for another dtype; kIo; what reading throws
 void write_weights(const WeightSource& source, const std::string& target,

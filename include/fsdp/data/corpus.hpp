@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Tokens to train on, mapped from files and never copied as a whole: text as bytes, or token files
-/// of uint16. The trainer splits them once and reads windows of them.
+/// Tokens to train on, mapped from files and never copied as a whole: text as bytes, or token
+/// files. The trainer splits them once and reads windows of them.
 #pragma once
 
 #include <cstdint>

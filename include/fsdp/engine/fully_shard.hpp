@@ -84,6 +84,9 @@ struct Options {
   /// all-gather falls 12x when a slice is not a multiple of 16 bytes.
   std::int64_t align_bytes = 128;
   InitialWeights initial_weights = InitialWeights::kBroadcast;
+  /// Skip a step whose gradient norm is not finite, on all ranks: clip_grad_norm_() and LossScaler
+  /// name the parameter and forget the gradients, upon which optimizers change nothing.
+  bool skip_non_finite = true;
   /// The types of gathered weights, gradients on their way, results and buffers.
   MixedPrecision precision = {};
   Store store = Store::kAuto;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/models/special_tokens.hpp"
+
 namespace fsdp::models {
 
 /// The sizes of a GPT-2 model. Radford et al., "Language Models are Unsupervised Multitask
@@ -18,6 +20,11 @@ struct GPTConfig {
   std::int64_t context = 128;  ///< longest sequence: size of the position table
   bool tied = true;            ///< the head uses the token embedding's weight
   double dropout = 0.0;        ///< after embeddings, attention and MLP, while training
+  std::int64_t inner = 0;      ///< features inside the MLP; 0 for 4 x width
+  double norm_eps = 1e-5;      ///< added to a LayerNorm's variance
+  SpecialTokens special = {};
+
+  std::int64_t effective_inner() const { return inner > 0 ? inner : 4 * width; }
 };
 
 /// Checks that a model can be built. @throws Error kInvalidArgument naming every size that is wrong
@@ -30,9 +37,5 @@ std::int64_t parameter_count(const GPTConfig& config);
 /// @throws Error kInvalidArgument for another name, listing these
 GPTConfig preset(const std::string& name);
 std::vector<std::string> preset_names();
-
-/// The `config.json` that Hugging Face transformers reads for such a model; `dtype` is its name for
-/// the type of the weights, such as "float32".
-std::string config_json(const GPTConfig& config, const std::string& dtype);
 
 }  // namespace fsdp::models

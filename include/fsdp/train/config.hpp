@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "fsdp/models/gpt_config.hpp"
+#include "fsdp/format/peft.hpp"
+#include "fsdp/models/model_config.hpp"
 
 namespace fsdp::train {
 
@@ -22,8 +23,14 @@ const char* to_string(WeightType type);
 
 /// A training run. The defaults train the default model on the default text.
 struct TrainConfig {
-  std::string data;         ///< text file, directory, or .bin token file
-  models::GPTConfig model;  ///< its context must hold `sequence`
+  std::string data;           ///< text file, directory, or .bin token file
+  std::string tokenizer;      ///< what made the tokens of `data`, see tokens::load(); empty: bytes
+  models::ModelConfig model;  ///< its context must hold `sequence`
+  /// Published weights or a checkpoint to begin with, as archive::WeightSource opens them, of a
+  /// model of this shape; empty: new weights.
+  std::string init;
+  std::string adapter;      ///< with `init`: directory of LoRA adapters
+  format::LoRAConfig lora;  ///< with a rank: train adapters only, from `adapter` if there is one
   std::int64_t sequence = 128;
 
   std::int64_t steps = 1000;

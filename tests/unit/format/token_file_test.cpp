@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <vector>
+
 #include "fsdp/base/error.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -19,8 +22,9 @@ std::string int32_bytes(std::int32_t value) {
   return bytes;
 }
 
-std::string llm_c_file(std::int32_t version, std::int32_t count, std::size_t token_bytes) {
-  std::string bytes = int32_bytes(20240520) + int32_bytes(version) + int32_bytes(count);
+std::string llm_c_file(std::int32_t version, std::int32_t count, std::size_t token_bytes,
+                       std::int32_t magic = 20240520) {
+  std::string bytes = int32_bytes(magic) + int32_bytes(version) + int32_bytes(count);
   bytes.resize(1024, '\0');
   return bytes + std::string(token_bytes, '\1');
 }
@@ -65,6 +69,54 @@ TEST_F(TokenFileTest, BrokenFilesAreRefusedWithTheirNumbers) {
   EXPECT_THAT(refusal(llm_c_file(1, 4, 10)), HasSubstr("claims 4 tokens"));
   EXPECT_THAT(refusal(llm_c_file(1, -1, 0)), HasSubstr("claims -1 tokens"));
   EXPECT_THAT(refusal(llm_c_file(1, 0, 0).substr(0, 100)), HasSubstr("has 100 bytes"));
+}
+
+TEST_F(TokenFileTest, TokensOfFourBytesHaveAMagicNumberOfTheirOwn) {
+  const auto info = inspect(llm_c_file(7, 5, 20, 20240801));
+  EXPECT_EQ(info.token_bytes, 4);
+  EXPECT_EQ(info.tokens, 5);
+  EXPECT_EQ(info.origin, TokenOrigin{});
+  EXPECT_THAT(refusal(llm_c_file(1, 5, 20, 20240801)), HasSubstr("version 7 (uint32 tokens)"));
+  EXPECT_THAT(refusal(llm_c_file(7, 5, 10, 20240801)),
+              HasSubstr("claims 5 tokens, 1044 bytes, but has 1034"));
+}
+
+TEST_F(TokenFileTest, WhatIsWrittenSaysWhereItComesFrom) {
+  for (const std::int64_t vocab : {65536, 65537}) {
+    SCOPED_TRACE(vocab);
+    const std::string path = directory_.path("out.bin");
+    const TokenOrigin origin{.vocab = vocab, .fingerprint = 0x0123456789abcdef, .tokenizer = "gpt"};
+    {
+      TokenFileWriter writer(path, origin);
+      writer.append(std::vector<std::int64_t>{1, 2});
+      writer.append(std::vector<std::int64_t>(700'000, vocab - 1));
+      EXPECT_EQ(writer.tokens(), 700'002);
+      EXPECT_FALSE(std::filesystem::exists(path));
+      writer.finish();
+    }
+    const auto info = inspect_token_file(path);
+    EXPECT_EQ(info.tokens, 700'002);
+    EXPECT_EQ(info.token_bytes, vocab == 65536 ? 2 : 4);
+    EXPECT_EQ(info.origin, origin);
+    std::filesystem::remove(path);
+  }
+}
+
+TEST_F(TokenFileTest, AFileThatIsNotFinishedLeavesNothing) {
+  const std::string path = directory_.path("out.bin");
+  try {
+    TokenFileWriter writer(path, {.vocab = 10});
+    writer.append(std::vector<std::int64_t>{1, 10});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("token 10 is outside the vocabulary of 10"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+  const std::string long_name(1000, 'n');
+  TokenFileWriter writer(path, {.vocab = 10, .tokenizer = long_name});
+  writer.finish();
+  EXPECT_EQ(inspect_token_file(path).origin.tokenizer, long_name.substr(0, 255));
+  EXPECT_THROW(TokenFileWriter("/nowhere/out.bin", {.vocab = 10}), Error);
 }
 
 TEST_F(TokenFileTest, AMissingFileIsNamed) {

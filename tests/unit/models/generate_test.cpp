@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "fsdp/base/error.hpp"
+#include "fsdp/models/generate.hpp"
 #include "fsdp/models/gpt.hpp"
 
 namespace fsdp::models {
@@ -23,36 +24,36 @@ class GenerateTest : public ::testing::Test {
 
 TEST_F(GenerateTest, TheSeedDecidesTheText) {
   const GenerateOptions options{.tokens = 20, .temperature = 1, .top_k = 0, .seed = 3};
-  const auto text = generate(model_, {1, 2}, options);
+  const auto text = generate(*model_, {1, 2}, options);
   EXPECT_EQ(text.size(), 20u);
-  EXPECT_EQ(text, generate(model_, {1, 2}, options));
+  EXPECT_EQ(text, generate(*model_, {1, 2}, options));
   GenerateOptions other = options;
   other.seed = 4;
-  EXPECT_NE(text, generate(model_, {1, 2}, other));
+  EXPECT_NE(text, generate(*model_, {1, 2}, other));
 }
 
 TEST_F(GenerateTest, ZeroTemperatureTakesTheLikeliest) {
-  const auto text = generate(model_, {7}, {.tokens = 1, .temperature = 0});
+  const auto text = generate(*model_, {7}, {.tokens = 1, .temperature = 0});
   const auto logits = model_->forward(torch::tensor({{7}}, torch::kInt64));
   EXPECT_EQ(text[0], logits[0][0].argmax().item<std::int64_t>());
-  EXPECT_EQ(text, generate(model_, {7}, {.tokens = 1, .temperature = 1, .top_k = 1}));
+  EXPECT_EQ(text, generate(*model_, {7}, {.tokens = 1, .temperature = 1, .top_k = 1}));
 }
 
 TEST_F(GenerateTest, GoesOnBeyondTheContext) {
-  EXPECT_EQ(generate(model_, std::vector<std::int64_t>(40, 9), {.tokens = 40}).size(), 40u);
+  EXPECT_EQ(generate(*model_, std::vector<std::int64_t>(40, 9), {.tokens = 40}).size(), 40u);
 }
 
 TEST_F(GenerateTest, LeavesTheModeAsItWasAndNoGraph) {
   model_->train();
-  generate(model_, {1}, {.tokens = 2});
+  generate(*model_, {1}, {.tokens = 2});
   EXPECT_TRUE(model_->is_training());
   EXPECT_TRUE(torch::GradMode::is_enabled());
 }
 
 TEST_F(GenerateTest, RefusesBadPrompts) {
-  EXPECT_THROW(generate(model_, {}), Error);
-  EXPECT_THROW(generate(model_, {256}), Error);
-  EXPECT_THROW(generate(model_, {-1}), Error);
+  EXPECT_THROW(generate(*model_, {}), Error);
+  EXPECT_THROW(generate(*model_, {256}), Error);
+  EXPECT_THROW(generate(*model_, {-1}), Error);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST_F(TrainConfigTest, BatchesMustDivide) {
 TEST_F(TrainConfigTest, AllProblemsAreNamedInOneLine) {
   config_.steps = 0;
   config_.lr = -1;
-  config_.model.heads = 3;
+  std::get<models::GPTConfig>(config_.model).heads = 3;
   config_.transport = "pigeon";
   const std::string text = refusal();
   EXPECT_THAT(text, HasSubstr("--steps is 0"));

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Text files into token files: once by hand (`fsdp tokenize`), or at the start of a training,
+/// which keeps what it made for the next one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fsdp/tokens/tokenizer.hpp"
+
+namespace fsdp::data {
+
+/// How far a tokenization is.
+struct TokenizeProgress {
+  std::int64_t bytes_done = 0;
+  std::int64_t bytes = 0;
+  std::int64_t tokens = 0;
+};
+
+struct TokenizeOptions {
+  tokens::EncodeOptions encode = {};
+  bool end_files = false;  ///< put eos after each file
+  /// Called some dozen times a second at most, from the thread that tokenizes.
+  std::function<void(const TokenizeProgress&)> progress = {};
+};
+
+/// What came out.
+struct TokenizeResult {
+  std::int64_t files = 0;
+  std::int64_t bytes = 0;
+  std::int64_t tokens = 0;
+  std::int64_t token_bytes = 2;  ///< of the file: 2 or 4 a token
+};
+
+/// Writes the tokens of `inputs`, one after the other, to the token file `out`. An input is a text
+/// file or a directory of them (walked down in the order of paths, hidden names left out); each
+/// file is encoded as a whole. The file appears complete, or not at all. Memory does not grow with
+/// the inputs.
+/// @throws Error kNotFound or kIo for an input or for `out`; kInvalidArgument for inputs that hold
+/// no file or a token file, and for `end_files` without an eos; whatever encode() throws
+TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<std::string>& inputs,
+                        const std::string& out, const TokenizeOptions& options = {});
+
+/// The token file for the text `input` and the tokenizer at `tokenizer_path`, from a cache in
+/// `directory`: made when it is not there, when a file of either has another size or time, or when
+/// the option is another. Processes that ask for the same at once wait for the first.
+/// @throws Error as tokenize(), and kIo when `directory` cannot be written
+std::string cached_tokens(const std::string& input, const std::string& tokenizer_path,
+                          const std::string& directory, const TokenizeOptions& options = {});
+
+/// Where cached_tokens() keeps its files for this user: `$XDG_CACHE_HOME/fsdp/tokens`, else
+/// `~/.cache/fsdp/tokens`, else in the directory for temporary files.
+std::string default_token_cache();
+
+}  // namespace fsdp::data

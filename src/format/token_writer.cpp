@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "format/token_header.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/format/token_file.hpp"
+
+namespace fsdp::format {
+namespace {
+
+using detail::TokenHeader;
+
+constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+
+const detail::TokenKind& kind_for(std::int64_t vocab) {
+  return detail::kTokenKinds[vocab <= 65536 ? 0 : 1];
+}
+
+}  // namespace
+
+struct TokenFileWriter::File {
+  std::string partial;  ///< its name until it is complete
+  int descriptor = -1;
+
+  ~File() {
+    if (descriptor >= 0) {
+      ::close(descriptor);
+      ::unlink(partial.c_str());
+    }
+  }
+  [[noreturn]] void fail_now() const {
+    fail(ErrorCode::kIo, "'", partial, "' cannot be written: ", std::strerror(errno));
+  }
+};
+
+TokenFileWriter::TokenFileWriter(const std::string& path, TokenOrigin origin)
+    : path_(path), origin_(std::move(origin)), file_(std::make_unique<File>()) {
+  FSDP_CHECK(origin_.vocab >= 1 && origin_.vocab <= kMostTokens, ErrorCode::kInvalidArgument, "'",
+             path, "': a vocabulary of ", origin_.vocab, " tokens; 1 to ", kMostTokens,
+             " are possible");
+  // Two that write the same file at once must not write into one another's.
+  file_->partial = path + "." + std::to_string(::getpid()) + ".partial";
+  file_->descriptor =
+      ::open(file_->partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file_->descriptor < 0) {
+    file_->fail_now();
+  }
+  buffer_ = std::string(static_cast<std::size_t>(detail::kTokenHeaderBytes), '\0');
+}
+
+TokenFileWriter::~TokenFileWriter() = default;
+
+std::int64_t TokenFileWriter::token_bytes() const { return kind_for(origin_.vocab).token_bytes; }
+
+void TokenFileWriter::append(std::span<const std::int64_t> ids) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  FSDP_CHECK(count <= kMostTokens - tokens_, ErrorCode::kUnsupported, "'", path_, "': more than ",
+             kMostTokens, " tokens do not fit into one file; write several into a directory");
+  const std::int64_t bytes = token_bytes();
+  for (const std::int64_t id : ids) {
+    FSDP_CHECK(id >= 0 && id < origin_.vocab, ErrorCode::kInvalidArgument, "'", path_, "': token ",
+               id, " is outside the vocabulary of ", origin_.vocab);
+    for (std::int64_t i = 0; i < bytes; ++i) {
+      buffer_.push_back(static_cast<char>(id >> (8 * i) & 0xff));
+    }
+  }
+  tokens_ += count;
+  if (buffer_.size() >= kBufferBytes) {
+    write(buffer_);
+    buffer_.clear();
+  }
+}
+
+void TokenFileWriter::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file_->descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) {
+      file_->fail_now();
+    }
+    bytes.remove_prefix(written < 0 ? 0 : static_cast<std::size_t>(written));
+  }
+}
+
+void TokenFileWriter::finish() {
+  write(buffer_);
+  buffer_.clear();
+  const std::string header = detail::write_token_header({.kind = &kind_for(origin_.vocab),
+                                                         .version = 0,
+                                                         .tokens = tokens_,
+                                                         .vocab = origin_.vocab,
+                                                         .fingerprint = origin_.fingerprint,
+                                                         .tokenizer = origin_.tokenizer});
+  const auto size = static_cast<ssize_t>(header.size());
+  const bool is_done = ::pwrite(file_->descriptor, header.data(), header.size(), 0) == size &&
+                       ::fsync(file_->descriptor) == 0 &&
+                       std::rename(file_->partial.c_str(), path_.c_str()) == 0;
+  if (!is_done) {
+    file_->fail_now();
+  }
+  ::close(std::exchange(file_->descriptor, -1));
+}
+
+}  // namespace fsdp::format

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/models/language_model.hpp"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "fsdp/base/error.hpp"
+#include "fsdp/models/gpt.hpp"
+#include "fsdp/models/llama.hpp"
+
+namespace fsdp::models {
+namespace {
+
+/// Room for `length` positions in the third dimension, with the first `used` kept.
+at::Tensor grown(const at::Tensor& held, const at::Tensor& like, std::int64_t used,
+                 std::int64_t length) {
+  std::vector<std::int64_t> sizes = like.sizes().vec();
+  sizes[2] = length;
+  at::Tensor room = torch::empty(sizes, like.options());
+  if (used > 0) {
+    room.narrow(2, 0, used).copy_(held.narrow(2, 0, used));
+  }
+  return room;
+}
+
+}  // namespace
+
+KeyValueCache::Seen KeyValueCache::extend(std::size_t block, const at::Tensor& keys,
+                                          const at::Tensor& values) {
+  const std::int64_t added = keys.size(2), needed = length_ + added;
+  FSDP_CHECK(needed <= capacity_, ErrorCode::kInvalidArgument, "the cache has room for ", capacity_,
+             " positions, ", needed, " are needed");
+  if (blocks_.size() <= block) {
+    blocks_.resize(block + 1);
+  }
+  Seen& held = blocks_[block];
+  const std::int64_t room = held.keys.defined() ? held.keys.size(2) : 0;
+  if (room < needed) {
+    const std::int64_t length = std::min(capacity_, std::max(needed, 2 * room));
+    held.keys = grown(held.keys, keys, length_, length);
+    held.values = grown(held.values, values, length_, length);
+  }
+  held.keys.narrow(2, length_, added).copy_(keys);
+  held.values.narrow(2, length_, added).copy_(values);
+  return {held.keys.narrow(2, 0, needed), held.values.narrow(2, 0, needed)};
+}
+
+void LanguageModel::check_tokens(const at::Tensor& tokens, std::int64_t seen) const {
+  FSDP_CHECK(tokens.dim() == 2 && tokens.size(1) > 0, ErrorCode::kInvalidArgument,
+             "language model: tokens have ", tokens.dim(),
+             " dimensions, expected [batch, time] with a time of at least 1");
+  const std::int64_t context = model_sizes().context, time = tokens.size(1);
+  FSDP_CHECK(seen + time <= context, ErrorCode::kInvalidArgument, "language model: a sequence of ",
+             seen + time, " tokens does not fit the context of ", context);
+}
+
+at::Tensor LanguageModel::forward(const at::Tensor& tokens) {
+  check_tokens(tokens, 0);
+  return head(features(tokens, nullptr));
+}
+
+at::Tensor LanguageModel::forward(const at::Tensor& tokens, const at::Tensor& targets) {
+  const at::Tensor logits = forward(tokens);
+  return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}),
+                                              targets.reshape({-1}));
+}
+
+at::Tensor LanguageModel::forward(const at::Tensor& tokens, KeyValueCache& cache) {
+  check_tokens(tokens, cache.length());
+  const at::Tensor last = features(tokens, &cache).narrow(1, tokens.size(1) - 1, 1);
+  cache.advance(tokens.size(1));
+  return head(last).squeeze(1);
+}
+
+std::shared_ptr<LanguageModel> make_model(const ModelConfig& config) {
+  if (const auto* gpt = std::get_if<GPTConfig>(&config)) {
+    return std::make_shared<GPTImpl>(*gpt);
+  }
+  return std::make_shared<LlamaImpl>(std::get<LlamaConfig>(config));
+}
+
+}  // namespace fsdp::models

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/generation.hpp"
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "fsdp/archive/weights.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/checkpoint/weights.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/models/generate.hpp"
+#include "fsdp/models/lora.hpp"
+
+namespace fsdp::train {
+namespace {
+
+/// Checkpoints of a run that trains adapters hold them beside the weights, and say so.
+std::shared_ptr<models::LanguageModel> make_model(const std::string& path,
+                                                  const models::ModelConfig& config) {
+  const auto model = models::make_model(config);
+  const archive::WeightSource source(path);
+  const auto found = source.documents().find(format::kAdapterConfig);
+  if (found != source.documents().end()) {
+    models::add_adapters(*model, format::parse_adapter_config(path, found->second));
+  }
+  model->eval();
+  return model;
+}
+
+/// Rank 0's number, on every rank.
+std::int64_t of_first(const World& world, std::int64_t number) {
+  const at::Tensor shared = torch::full({1}, number, torch::kInt64);
+  world.communicator().broadcast(shared, 0, {.name = "token"})->wait();
+  return shared.item<std::int64_t>();
+}
+
+}  // namespace
+
+models::ModelConfig config_of(const std::string& path) {
+  const archive::WeightSource source(path);
+  FSDP_CHECK(!source.config().empty(), ErrorCode::kNotFound, "'", path,
+             "' has no config.json beside its weights, which says what model they are of");
+  return models::read_config((std::filesystem::path(path) / "config.json").string(),
+                             source.config());
+}
+
+format::LoRAConfig adapter_of(const std::string& directory) {
+  const std::string path = (std::filesystem::path(directory) / format::kAdapterConfig).string();
+  std::ifstream file(path, std::ios::binary);
+  FSDP_CHECK(file, ErrorCode::kNotFound, "'", path, "' cannot be opened: no directory of adapters");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  return format::parse_adapter_config(path, text);
+}
+
+std::vector<std::int64_t> generate(const GenerationConfig& config, const World& world,
+                                   const std::function<void(std::int64_t)>& on_token) {
+  const models::ModelConfig shape = config_of(config.path);
+  const auto model = make_model(config.path, shape);
+  Sharded sharded = fully_shard(model, world,
+                                {.units = units_of<models::DecoderBlock>(),
+                                 .prefetch = config.prefetch,
+                                 .initial_weights = InitialWeights::kBroadcast,
+                                 .moments = 0,
+                                 .print_promise = false});
+  checkpoint::load_weights(
+      config.path, sharded,
+      {.name_of = [&](const std::string& stored) { return models::parameter_of(shape, stored); },
+       .adapter = config.adapter});
+  const auto agree = [&](std::int64_t drawn) {
+    const std::int64_t token = of_first(world, drawn);
+    if (on_token && world.rank() == 0) {
+      on_token(token);
+    }
+    return token;
+  };
+  return models::generate(*model, config.prompt,
+                          {.tokens = config.tokens,
+                           .temperature = config.temperature,
+                           .top_k = config.top_k,
+                           .top_p = config.top_p,
+                           .seed = config.seed,
+                           .ends = config.ends,
+                           .use_cache = config.use_cache,
+                           .agree = agree});
+}
+
+}  // namespace fsdp::train

