@@ -75,6 +75,14 @@ TEST_F(TrainParityTest, AdamWInDoubleWithItsUsualEps) {
   compare({"--optimizer", "adamw", "--lr", "3e-3", "--dtype", "float64"});
 }
 
+TEST_F(TrainParityTest, SgdWithMomentum) {
+  compare({"--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9"});
+}
+
+TEST_F(TrainParityTest, MuonInDouble) {
+  compare({"--optimizer", "muon", "--lr", "3e-3", "--dtype", "float64", "--untied"});
+}
+
 TEST_F(TrainParityTest, GradientAccumulationAndUntiedHead) {
   compare({"--optimizer", "sgd", "--lr", "0.3", "--untied", "--clip", "0.5"}, {"--batch", "2"});
 }
