@@ -169,7 +169,7 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   sharding
       ->add_option("--transport", config.transport,
                    "How ranks talk; auto: shm on one host, else gloo")
-      ->check(CLI::IsMember({"auto", "shm", "gloo", "c10d"}))
+      ->check(CLI::IsMember({"auto", "shm", "gloo", "shm+gloo", "c10d"}))
       ->capture_default_str();
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/engine/deferred_init.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/core/List.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
@@ -14,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -163,7 +162,8 @@ class Deferral {
 
   /// Whether deferral has a say in it at all.
   bool concerns() const {
-    return tape_ != nullptr || (current_tape != nullptr && !takes_tensors_ && returns_tensors());
+    const bool is_factory = !takes_tensors_ && !schema_.returns().empty() && returns_tensors();
+    return tape_ != nullptr || (current_tape != nullptr && is_factory);
   }
 
   /// See defer().
@@ -179,14 +179,14 @@ class Deferral {
       op_.redispatchBoxed(keys_ & below, stack_);
       return true;
     }
+    c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
     const bool writes = writes_any();
     const bool is_scoped = current_tape != nullptr;
-    if (writes_memory_ || !returns_tensors() || changes_geometry() || (!is_scoped && !writes)) {
-      fill_operands();
-      return false;
-    }
     if (is_scoped) {
       tape_ = current_tape;
+    }
+    if (writes_memory_ || !returns_tensors() || changes_geometry() || (!is_scoped && !writes)) {
+      return run_now();
     }
     return writes ? defer_write() : defer_new();
   }
@@ -208,37 +208,42 @@ class Deferral {
     return false;
   }
   bool returns_tensors() const {
-    return std::ranges::all_of(schema_.returns(), [](const c10::Argument& of) {
-      return of.type()->isSubtypeOf(*c10::TensorType::get()) ||
-             of.type()->isSubtypeOf(*c10::ListType::ofTensors());
-    });
+    return (!schema_.returns().empty() || writes_any()) &&
+           std::ranges::all_of(schema_.returns(), [](const c10::Argument& of) {
+             return of.type()->isSubtypeOf(*c10::TensorType::get()) ||
+                    of.type()->isSubtypeOf(*c10::ListType::ofTensors());
+           });
+  }
+  /// The operator needs values: its operands get them. Random ones run by the tape all the same,
+  /// which knows the state of their generator.
+  bool run_now() {
+    if (current_tape != nullptr && is_random(op_)) {
+      replace_by(tape_->run_now(make_step()));
+      return true;
+    }
+    for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
+      visit_tensors(argument(i), i,
+                    [](const Place&, const at::Tensor& tensor) { materialize(tensor); });
+    }
+    return false;
   }
   /// Results are other looks at the arguments: no value is read.
   bool is_view() const {
-    const bool is_inplace_view = op_.hasTag(at::Tag::inplace_view) && schema_.name() != "aten::resize_" &&
-                                 schema_.name() != "aten::set_";
-    if (is_inplace_view) {
+    if (op_.hasTag(at::Tag::inplace_view) && !changes_geometry()) {
       return true;
     }
     const bool is_composite =
         op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     return !writes_any() && !schema_.returns().empty() && !is_composite &&
-           std::ranges::all_of(schema_.returns(), [](const c10::Argument& of) {
-             return of.alias_info() != nullptr;
-           });
+           std::ranges::all_of(schema_.returns(),
+                               [](const c10::Argument& of) { return of.alias_info() != nullptr; });
   }
+  /// It gives a tensor other memory.
   bool changes_geometry() const {
     constexpr std::array<std::string_view, 4> kNames = {"aten::resize_", "aten::resize_as_",
                                                         "aten::set_", "aten::set_data"};
     return std::ranges::find(kNames, schema_.name()) != kNames.end();
   }
-  void fill_operands() const {
-    for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
-      visit_tensors(argument(i), i,
-                    [](const Place&, const at::Tensor& tensor) { materialize(tensor); });
-    }
-  }
-
   DeferredStep make_step() const {
     DeferredStep step{.op = op_};
     for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
@@ -285,9 +290,8 @@ class Deferral {
   void forbid_raw_access(const Place& place) const {
     const c10::IValue& value = argument(place.index);
     const at::Tensor tensor =
-        place.element < 0
-            ? value.toTensor()
-            : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
+        place.element < 0 ? value.toTensor()
+                          : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
     c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(kNoMemory));
@@ -309,16 +313,16 @@ class Deferral {
     torch::jit::Stack on_meta;
     c10::Device device = c10::kCPU;
     if (!run_on_meta(on_meta, device)) {
-      fill_operands();
-      return false;
+      return run_now();
     }
     DeferredStep step = make_step();
     // Memory of any content may be filled by hand: a table from a vector, say.
-    const bool is_empty = schema_.name().starts_with("aten::empty") ||
-                          schema_.name().starts_with("aten::new_empty");
+    const bool is_empty =
+        schema_.name().starts_with("aten::empty") || schema_.name().starts_with("aten::new_empty");
     torch::jit::Stack results;
     for (std::size_t i = 0; i < on_meta.size(); ++i) {
-      c10::IValue result = on_meta[i].isList() ? c10::IValue(on_meta[i].toList().copy()) : on_meta[i];
+      c10::IValue result =
+          on_meta[i].isList() ? c10::IValue(on_meta[i].toList().copy()) : on_meta[i];
       visit_tensors(on_meta[i], i, [&](const Place& place, const at::Tensor& meta) {
         if (!meta.defined()) {
           return;
@@ -431,20 +435,13 @@ namespace fsdp {
 
 struct DeferredInit::State {
   explicit State(std::shared_ptr<engine::DeferredTape> tape)
-      : outer(std::exchange(engine::current_tape, std::move(tape))),
-        include(engine::kTouchKey),
-        at_begin(generator_state()) {}
-
-  static at::Tensor generator_state() {
-    c10::impl::ExcludeDispatchKeyGuard no_touch(engine::kTouchKey);
-    at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
-    std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }
+      : outer(std::exchange(engine::current_tape, std::move(tape))), include(engine::kTouchKey) {}
+  ~State() { engine::current_tape = outer; }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   std::shared_ptr<engine::DeferredTape> outer;
   c10::impl::IncludeDispatchKeyGuard include;
-  at::Tensor at_begin;
 };
 
 DeferredInit::DeferredInit() {
@@ -455,17 +452,7 @@ DeferredInit::DeferredInit() {
                                                 : engine::current_tape);
 }
 
-DeferredInit::~DeferredInit() {
-  const std::shared_ptr<engine::DeferredTape> outer = state_->outer;
-  state_.reset();
-  engine::current_tape = outer;
-  if (outer == nullptr) {
-    at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
-    std::lock_guard lock(generator.mutex());
-    auto* cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
-    cpu->set_current_seed(cpu->random64());
-  }
-}
+DeferredInit::~DeferredInit() = default;
 
 bool is_deferred(const at::Tensor& tensor) { return engine::pending(tensor).has_value(); }
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -25,15 +26,14 @@ namespace {
 
 /// In-place operators whose result does not depend on what was there.
 constexpr std::array<std::string_view, 10> kOverwriting = {
-    "aten::normal_",    "aten::uniform_",     "aten::zero_",      "aten::fill_",
-    "aten::copy_",      "aten::exponential_", "aten::random_",    "aten::cauchy_",
+    "aten::normal_",     "aten::uniform_",     "aten::zero_",   "aten::fill_",
+    "aten::copy_",       "aten::exponential_", "aten::random_", "aten::cauchy_",
     "aten::log_normal_", "aten::geometric_"};
 
 at::Tensor get(const torch::jit::Stack& stack, const Place& place) {
   const c10::IValue& value = stack[place.index];
-  return place.element < 0
-             ? value.toTensor()
-             : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
+  return place.element < 0 ? value.toTensor()
+                           : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
 }
 
 void put(torch::jit::Stack& stack, const Place& place, const at::Tensor& tensor) {
@@ -72,6 +72,13 @@ void set_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+/// Leaves the generator at a seed that follows from its state and does not repeat it.
+void mark(at::Generator generator, const at::Tensor& state) {
+  const std::string_view bytes(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(std::hash<std::string_view>{}(bytes) ^ 0x9e3779b97f4a7c15U);
+}
+
 /// One evaluation at a time: operators that take no generator draw from the process's own.
 std::recursive_mutex& drawing() {
   static std::recursive_mutex mutex;
@@ -85,11 +92,12 @@ bool is_random(const c10::OperatorHandle& op) {
 }
 
 LazyBlock::LazyBlock(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 1)) {
-  data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+               -1, 0);
   if (data_ == MAP_FAILED) {
-    fail(ErrorCode::kIo, "[DeferredInit] cannot reserve ", bytes_, " bytes of address space: ",
-         std::strerror(errno), ". Nothing is used yet: look for a limit (ulimit -v)");
+    fail(ErrorCode::kIo, "[DeferredInit] cannot reserve ", bytes_,
+         " bytes of address space: ", std::strerror(errno),
+         ". Nothing is used yet: look for a limit (ulimit -v)");
   }
 }
 
@@ -141,18 +149,25 @@ void DeferredTape::note_draw(DeferredStep& step) {
   if (argument.has_value() && step.arguments[*argument].isGenerator()) {
     generator = step.arguments[*argument].toGenerator();
   }
-  // The tape draws nothing while it is written: a state that differs means that somebody seeded.
   const at::Tensor state = state_of(generator);
-  auto stream = std::find_if(streams_.rbegin(), streams_.rend(), [&](const Stream& other) {
-    return other.generator == generator;
-  });
-  if (stream == streams_.rend() || !stream->states.front().equal(state)) {
-    streams_.push_back({generator, {}, {state}});
+  auto stream = std::find_if(streams_.rbegin(), streams_.rend(),
+                             [&](const Stream& other) { return other.generator == generator; });
+  if (stream == streams_.rend() || !stream->marker.equal(state)) {
+    mark(generator, state);
+    streams_.push_back({generator, {}, {state}, state_of(generator)});
     stream = streams_.rbegin();
   }
   step.stream = static_cast<std::size_t>(streams_.rend() - stream) - 1;
   step.draw = stream->steps.size();
   stream->steps.push_back(steps_.size());
+}
+
+torch::jit::Stack DeferredTape::run_now(DeferredStep step) {
+  c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  c10::NoGradGuard no_grad;
+  std::scoped_lock lock(mutex_, drawing());
+  add_step(std::move(step));
+  return run(steps_.size() - 1, {});
 }
 
 c10::Storage DeferredTape::fill(std::size_t storage) {
@@ -167,8 +182,8 @@ bool DeferredTape::produces(const DeferredStep& step, std::size_t storage) {
 }
 
 bool DeferredTape::overwrites(const DeferredStep& step, std::size_t storage) const {
-  const bool is_known = std::ranges::find(kOverwriting, step.op.schema().name()) !=
-                        kOverwriting.end();
+  const bool is_known =
+      std::ranges::find(kOverwriting, step.op.schema().name()) != kOverwriting.end();
   return is_known && std::ranges::any_of(step.operands, [&](const DeferredStep::Operand& operand) {
            std::int64_t numel = 1;
            for (std::int64_t size : operand.view.sizes) {

@@ -13,9 +13,10 @@
 /// thrown away. Nothing is kept between two requests: the peak is the tensor and its operands.
 ///
 /// A random operator has to run with the state that its generator would have had, had all before it
-/// run. States are found in order: to know the next one, an operator that is not wanted itself runs
-/// on scratch memory, once. Parameters that are asked for in the order in which they were made draw
-/// every number once.
+/// run. The generator itself is left at a marked state, so that a seed in between is noticed, also
+/// one that was used before. States are found in order: to know the next one, an operator that is
+/// not wanted itself runs on scratch memory, once. Parameters that are asked for in the order in
+/// which they were made draw every number once.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -77,7 +78,8 @@ struct DeferredStep {
     at::Tensor tensor;
     std::int64_t version;
   };
-  std::vector<Held> held = {};  ///< tensors with memory among the arguments: they must stay as they are
+  std::vector<Held> held =
+      {};  ///< tensors with memory among the arguments: they must stay as they are
   struct Product {
     Place place;
     std::size_t storage;
@@ -93,6 +95,8 @@ class DeferredTape {
   std::size_t add_storage(std::int64_t bytes, c10::Device device, std::shared_ptr<LazyBlock> block);
   /// `step` is complete but for its generator's part.
   void add_step(DeferredStep step);
+  /// Runs a step at once and returns its results.
+  torch::jit::Stack run_now(DeferredStep step);
   /// What `storage` holds after all its steps, in memory of its own.
   c10::Storage fill(std::size_t storage);
 
@@ -108,6 +112,7 @@ class DeferredTape {
     at::Generator generator;
     std::vector<std::size_t> steps;
     std::vector<at::Tensor> states;  ///< before each draw, as far as known; the first always
+    at::Tensor marker;               ///< what the generator is left at while nobody seeds it
   };
   using Memories = std::map<std::size_t, c10::Storage>;
 

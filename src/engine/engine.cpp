@@ -302,6 +302,7 @@ OperandCast Engine::cast_of(int unit) const {
 
 const std::vector<NamedBuffer>& Engine::buffers() {
   std::lock_guard lock(mutex_);
+  is_forward_checked_ = false;  // the caller may write them
   for (CastBuffer& buffer : cast_buffers_) {
     buffer.sync();
   }

@@ -88,8 +88,8 @@ void check_parameters(const Tree& tree) {
              "[fully_shard] the module has no parameters");
   const auto& [first_name, first] = tree.parameters.front();
   for (const auto& [name, tensor] : tree.parameters) {
-    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor), ErrorCode::kInvalidArgument,
-               "[fully_shard] parameter \"", name,
+    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor),
+               ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
                "\" is sharded already, with this module or with another one that shares it: keep "
                "that Sharded. If it is gone, its weights are gone with it; copies made inside "
                "full_parameters() come back by set_data()");

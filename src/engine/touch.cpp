@@ -299,13 +299,13 @@ void mark_result(const at::Tensor& shard, torch::jit::Stack& stack) {
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (defer(op, keys, stack)) {
+  const c10::FunctionSchema& schema = op.schema();
+  const OperatorInfo& info = info_of(schema);
+  if (!info.is_metadata && defer(op, keys, stack)) {
     return;
   }
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  const c10::FunctionSchema& schema = op.schema();
-  const OperatorInfo& info = info_of(schema);
   if (info.is_metadata) {
     op.callBoxed(stack);
     return;

@@ -41,7 +41,8 @@ std::optional<BadGradient> find_bad_gradient(const Sharded& sharded) {
   comm::Communicator& communicator = sharded.world().communicator();
   const at::Tensor firsts = at::empty({communicator.size()}, at::kLong);
   communicator
-      .all_gather(firsts, at::full({1}, first_bad(shards), at::kLong), {.name = "find_bad_gradient"})
+      .all_gather(firsts, at::full({1}, first_bad(shards), at::kLong),
+                  {.name = "find_bad_gradient"})
       ->wait();
   const auto* first = firsts.const_data_ptr<std::int64_t>();
   const auto* lowest = std::min_element(first, first + communicator.size());

@@ -45,8 +45,8 @@ at::Tensor LossScaler::scale(const at::Tensor& loss) const {
 GradientCheck LossScaler::unscale_(std::optional<double> max_norm) {
   FSDP_CHECK(!last_.has_value(), ErrorCode::kInvalidArgument,
              "[LossScaler] unscale_() was called twice: call update() after each step");
-  FSDP_CHECK(max_norm.value_or(1.0) > 0, ErrorCode::kInvalidArgument,
-             "[LossScaler] max_norm is ", max_norm.value_or(1.0), ", must be positive");
+  FSDP_CHECK(max_norm.value_or(1.0) > 0, ErrorCode::kInvalidArgument, "[LossScaler] max_norm is ",
+             max_norm.value_or(1.0), ", must be positive");
   const double scaled_norm = grad_norm(sharded_);
   if (!std::isfinite(scaled_norm)) {
     last_ = skip_step(sharded_, scaled_norm);

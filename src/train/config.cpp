@@ -111,9 +111,10 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  "--save-every without --save DIR saves nothing");
   problems.check(!config.resume || !config.save.empty(),
                  "--resume needs --save DIR, where the checkpoints are");
-  problems.check(config.transport == "auto" || config.transport == "shm" ||
-                     config.transport == "gloo" || config.transport == "c10d",
-                 "--transport is '", config.transport, "', must be auto, shm, gloo or c10d");
+  problems.check(
+      config.transport == "auto" || config.transport == "shm" || config.transport == "gloo" ||
+          config.transport == "shm+gloo" || config.transport == "c10d",
+      "--transport is '", config.transport, "', must be auto, shm, gloo, shm+gloo or c10d");
 }
 
 /// Everything about adapters that is known before a model is built.

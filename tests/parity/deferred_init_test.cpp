@@ -30,8 +30,8 @@ using Tensors = std::vector<at::Tensor>;
 struct Zoo : nn::Module {
   Zoo()
       : linear(register_module("linear", nn::Linear(5, 7))),
-        embedding(register_module(
-            "embedding", nn::Embedding(nn::EmbeddingOptions(11, 7).padding_idx(2)))),
+        embedding(register_module("embedding",
+                                  nn::Embedding(nn::EmbeddingOptions(11, 7).padding_idx(2)))),
         lstm(register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 4).num_layers(2)))),
         norm(register_module("norm", nn::BatchNorm1d(4))),
         conv(register_module("conv", nn::Conv2d(2, 3, 3))),
@@ -51,7 +51,7 @@ struct Zoo : nn::Module {
     embedding->weight.detach().narrow(0, 0, 2).copy_(linear->weight.narrow(1, 0, 2).t());
     linear->weight.zero_();  // after it was read
     linear->weight.uniform_(-1, 1);
-    scaled.data().add_(scaled.t());
+    scaled.data().add_(scaled.t().contiguous());
   }
   nn::Linear linear;
   nn::Embedding embedding;
@@ -254,7 +254,8 @@ TEST(DeferredInitTest, ShardingHoldsOneUnitAtATime) {
     Sharded sharded = fully_shard(model, world, options);
     const std::int64_t kept = sharded.ledger().live().total();
     const std::int64_t beside = allocator_counts().peak_bytes - before - kept;
-    // The parameter that is filled and one whose numbers are drawn on the way; states of generators.
+    // The parameter that is filled and one whose numbers are drawn on the way; states of
+    // generators.
     EXPECT_LE(beside, 2 * weight + kLayers * 4 * 8192);
   });
 }

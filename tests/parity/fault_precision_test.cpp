@@ -131,7 +131,7 @@ TEST(FaultPrecision, Fault051_AnEditIsSeenByTheNextEvaluation) {
 
 struct WithBase : nn::Module {
   WithBase()
-      : base(register_parameter("base", torch::arange(40, at::kChar).view({10, 4}),
+      : base(register_parameter("base", torch::arange(40, at::kChar).view({10, 4}).clone(),
                                 /*requires_grad=*/false)),
         scale(register_parameter("scale", torch::ones({10}))) {}
   at::Tensor forward(const at::Tensor& x) {

@@ -26,7 +26,9 @@ struct Pair : nn::Module {
       : first(register_parameter("first", torch::ones({numel}))),
         second(register_parameter("second", torch::ones({numel}))) {}
   at::Tensor forward(double of_first, double of_second) {
-    return (first * torch::full({1}, of_first)).sum() + (second * torch::full({1}, of_second)).sum();
+    // The loss is float32, as it should be: a gradient of 65536 is no number of float16.
+    return (first.to(torch::kFloat) * of_first).sum() +
+           (second.to(torch::kFloat) * of_second).sum();
   }
   at::Tensor first, second;
 };
@@ -137,7 +139,7 @@ TEST(LossScalerTest, TheScaleGrowsAfterQuietStepsAndItsStateComesBack) {
       EXPECT_EQ(scaler.current_scale(), expected);
     }
     step(scaler, 1.0);
-    LossScaler resumed(sharded);
+    LossScaler resumed(sharded, {.growth_interval = 3});
     resumed.set_state(scaler.state());
     step(resumed, 1.0);
     step(resumed, 1.0);

@@ -25,9 +25,9 @@ class DeferredTape;
 /// another init function, are noted as well; any other fills it first, so a module that is never
 /// sharded works too, at the price of its memory. Raw pointers to a deferred tensor throw.
 ///
-/// Random numbers: the scope draws as its generators stand when it begins, and leaves the default
-/// CPU generator at a new seed that is drawn from it, so that later draws do not repeat it.
-/// Build models that belong to one stream of random numbers in one scope.
+/// Random numbers: the scope draws from its generators as they stand, and leaves them at new seeds
+/// that follow from that, so that later draws do not repeat the weights'. Build models that belong
+/// to one stream of random numbers in one scope.
 ///
 /// *Thread safety*: a scope belongs to its thread. Scopes nest. *Example*:
 ///

@@ -26,9 +26,9 @@ double grad_norm(const std::vector<Sharded>& shardeds, double p = 2,
 
 /// Scales all gradients so that their global p-norm is at most `max_norm`, as
 /// torch::nn::utils::clip_grad_norm_ does for a whole model, and returns the norm before clipping.
-/// A norm that is not finite scales nothing: then all ranks skip the step, see skip_step(); of `whole`
-/// parameters the gradients stay. Costs a pass over this rank's gradients, and a second
-/// one when they are scaled. With a loss scale, unscale first.
+/// A norm that is not finite scales nothing: then all ranks skip the step, see skip_step(); of
+/// `whole` parameters the gradients stay. Costs a pass over this rank's gradients, and a second one
+/// when they are scaled. With a loss scale, unscale first.
 /// @collective all ranks @blocks @throws Error kInvalidArgument unless max_norm and p are positive
 double clip_grad_norm_(const Sharded& sharded, double max_norm, double p = 2);
 

@@ -18,7 +18,7 @@ struct BadGradient {
 /// What one look at all gradients found.
 struct GradientCheck {
   double norm = 0;  ///< their 2-norm over all ranks, before clipping; not finite when one is not
-  bool is_skipped = false;            ///< gradients were forgotten on all ranks
+  bool is_skipped = false;              ///< gradients were forgotten on all ranks
   std::optional<BadGradient> bad = {};  ///< why
 };
 

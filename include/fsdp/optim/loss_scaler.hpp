@@ -47,12 +47,13 @@ class LossScaler {
   /// @throws Error kInvalidArgument for a scale or factors that would not work
   explicit LossScaler(Sharded sharded, LossScalerOptions options = {});
 
-  /// `loss` times the scale, in float32 at least.
+  /// `loss` times the scale, in float32 at least. Give it a loss in float32: in float16 its own
+  /// gradient, the scale, is infinite from 65536 on, so the scale would be halved once.
   at::Tensor scale(const at::Tensor& loss) const;
 
   /// Divides this rank's gradients by the scale; with `max_norm`, clips them by the 2-norm of all
-  /// gradients in the same pass. Where a rank has one that is not finite, gradients are forgotten on
-  /// all ranks, so that optimizers leave weights, moments and counters alone. Once a step.
+  /// gradients in the same pass. Where a rank has one that is not finite, gradients are forgotten
+  /// on all ranks, so that optimizers leave weights, moments and counters alone. Once a step.
   /// @collective all ranks, one number each; a second one when a step is skipped, to name the
   /// parameter @blocks until every rank is here
   /// @throws Error kInvalidArgument when called twice without update(), or for a max_norm that is
