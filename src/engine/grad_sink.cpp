@@ -14,8 +14,8 @@
 namespace fsdp::engine {
 
 namespace {
-// What a unit's gradient shard has that was not handed out, as bits of has_sum_. A reduction adds to
-// either.
+// What a unit's gradient shard has that was not handed out, as bits of has_sum_. A reduction adds
+// to either.
 constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
 constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
 }  // namespace

@@ -40,9 +40,9 @@ std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const
                                     .weight_decay = config.weight_decay,
                                     .scale = optim::MuonScale::kMatchAdamW};
       const bool is_gpt = std::holds_alternative<models::GPTConfig>(config.model);
-      std::vector<std::string> tables =
-          is_gpt ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
-                 : std::vector<std::string>{"*embed_tokens.weight"};
+      std::vector<std::string> tables = is_gpt
+                                            ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
+                                            : std::vector<std::string>{"*embed_tokens.weight"};
       if (!models::sizes(config.model).tied) {
         tables.push_back("*lm_head.weight");
       }
