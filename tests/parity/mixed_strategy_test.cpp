@@ -192,9 +192,8 @@ TEST(Mixed, EveryStrategyTrainsInLowPrecisionAsFullSharding) {
     const at::Tensor expected = trained_in_bfloat16(world, test_options(units_of<Block>()));
     const DeviceMesh mesh(world, 2, 2);
     for (const Store store : {Store::kSlots, Store::kAliased}) {
-      for (const Strategy strategy :
-           {Strategy::kShardGrad, Strategy::kReplicate, Strategy::kHybrid,
-            Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
+      for (const Strategy strategy : {Strategy::kShardGrad, Strategy::kReplicate, Strategy::kHybrid,
+                                      Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
         SCOPED_TRACE(to_string(strategy));
         Options options = test_options(units_of<Block>());
         options.store = store;
