@@ -16,10 +16,9 @@ namespace {
 
 /// Matrices that are tables of tokens, not maps: rows of them move one by one.
 std::vector<std::string> tables(const models::ModelConfig& model) {
-  std::vector<std::string> names =
-      std::holds_alternative<models::GPTConfig>(model)
-          ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
-          : std::vector<std::string>{"*embed_tokens.weight"};
+  std::vector<std::string> names = std::holds_alternative<models::GPTConfig>(model)
+                                       ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
+                                       : std::vector<std::string>{"*embed_tokens.weight"};
   if (!models::sizes(model).tied) {
     names.push_back("*lm_head.weight");
   }
