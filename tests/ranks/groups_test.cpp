@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -199,6 +200,34 @@ TEST_P(Split, ServesUnequalGroupsAndGroupsOfGroups) {
       ranks.push_back(mine[static_cast<std::size_t>(rank)]);
     }
     expect_contract(*part, ranks, world.rank());
+  });
+}
+
+TEST_P(Split, GroupsOfTheSameRanksAreKeptApartInWhateverOrderTheyStart) {
+  test::run_ranks(GetParam(), 2, [](Communicator& world) {
+    const std::array groups{world.split({0, 1}, "one"), world.split({0, 1}, "other")};
+    // Equal in number, label and size, so that only the group tells them apart.
+    for (const std::int64_t count : {3, 5000}) {
+      std::array<at::Tensor, 2> all{at::zeros({2 * count}), at::zeros({2 * count})};
+      std::array<std::unique_ptr<comm::Work>, 2> works;
+      for (const std::size_t turn : {0U, 1U}) {
+        const std::size_t group = world.rank() == 0 ? turn : 1 - turn;
+        const double value = 10.0 * world.rank() + static_cast<double>(group);
+        works[group] = groups[group]->all_gather(all[group], at::full({count}, value, at::kFloat),
+                                                 {.unit = 0, .name = "h.0"});
+      }
+      for (const std::size_t group : {0U, 1U}) {
+        works[group]->wait();
+        for (const int rank : {0, 1}) {
+          EXPECT_TRUE(all[group]
+                          .narrow(0, rank * count, count)
+                          .eq(10.0 * rank + static_cast<double>(group))
+                          .all()
+                          .item<bool>())
+              << "group " << group << " rank " << rank;
+        }
+      }
+    }
   });
 }
 
