@@ -15,6 +15,7 @@
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/fingerprint.hpp"
+#include "comm/gloo_communicator.hpp"
 #include "comm/gloo_exchange.hpp"
 #include "comm/gloo_work.hpp"
 #include "comm/group_of_one.hpp"
@@ -85,85 +86,48 @@ class ReduceScatterWork : public GlooWork {
   Reduction reduction_;
 };
 
-/// The whole job, or a group of it: then `job_` is the whole, which has the connections.
-class GlooCommunicator final : public Communicator {
- public:
-  GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options)
-      : seat_(detail::whole_seat("gloo", options.rank, options.size)),
-        store_(std::move(store)),
-        options_(options) {
-    connect(0);
+}  // namespace
+
+namespace detail {
+
+GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store,
+                                   const GlooOptions& options, const std::string& transport)
+    : seat_(whole_seat(transport, options.rank, options.size)),
+      store_(std::move(store)),
+      options_(options) {
+  connect(0);
+}
+
+GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat)
+    : job_(std::move(job)), seat_(std::move(seat)), sequence_generation_(job_->generation_) {}
+
+GlooCommunicator::~GlooCommunicator() {
+  // The peers will only see a closed connection.
+  if (!job_ && std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
+    exchange_->board().publish("an exception ended it; its own output says which");
   }
-  GlooCommunicator(std::shared_ptr<GlooCommunicator> job, detail::SeatPointer seat)
-      : job_(std::move(job)), seat_(std::move(seat)), sequence_generation_(job_->generation_) {}
+}
 
-  ~GlooCommunicator() override {
-    // The peers will only see a closed connection.
-    if (!job_ && std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
-      exchange_->board().publish("an exception ended it; its own output says which");
-    }
+std::int64_t GlooCommunicator::reserve_staging(std::int64_t max_src_bytes, int in_flight) {
+  const DispatchGuard guard;
+  return staging_->reserve(max_src_bytes / size() * (size() - 1), in_flight);
+}
+
+at::Tensor GlooCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
+  return map_shared_file(*this, bytes, label);
+}
+
+void GlooCommunicator::set_timeout(std::chrono::milliseconds timeout) {
+  if (job_) {
+    return job_->set_timeout(timeout);
   }
+  options_.timeout = std::max(timeout, Milliseconds(1));
+  exchange_->set_timeout(options_.timeout);
+}
 
-  int rank() const override { return seat_->index; }
-  int size() const override { return seat_->size(); }
-  std::string transport() const override { return "gloo"; }
-
-  std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override;
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
-                                       const Label& label) override;
-  std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override;
-  std::unique_ptr<Work> agree(const Label& label) override;
-
-  std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override {
-    const detail::DispatchGuard guard;
-    return staging_->reserve(max_src_bytes / size() * (size() - 1), in_flight);
-  }
-
-  at::Tensor shared_memory(std::int64_t bytes, const Label& label) override {
-    return detail::map_shared_file(*this, bytes, label);
-  }
-
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override;
-
-  void set_timeout(std::chrono::milliseconds timeout) override {
-    job().options_.timeout = std::max(timeout, Milliseconds(1));
-    exchange().set_timeout(job().options_.timeout);
-  }
-
-  void recover() override;
-  std::uint64_t generation() const override { return job().generation_; }
-
-  void publish_failure(const std::string& text) noexcept override {
-    exchange().board().publish(text);
-  }
-
- private:
-  const GlooCommunicator& job() const { return job_ ? *job_ : *this; }
-  GlooCommunicator& job() { return job_ ? *job_ : *this; }
-  GlooExchange& exchange() { return *job().exchange_; }
-
-  /// Makes the connections and the board of a generation.
-  void connect(std::uint64_t generation);
-
-  /// Starts a collective and lets `post` add its payloads; a connection that is already closed
-  /// becomes an Error here.
-  template <class Post>
-  std::unique_ptr<Flight> start(const detail::Description& description, Post post);
-
-  const std::shared_ptr<GlooCommunicator> job_;
-  const detail::SeatPointer seat_;
-  const std::shared_ptr<detail::StagingPool> staging_ = std::make_shared<detail::StagingPool>();
-  std::uint64_t sequence_ = 0;
-  std::uint64_t sequence_generation_ = 0;  ///< the generation that `sequence_` counts in
-
-  // Of the whole job.
-  c10::intrusive_ptr<c10d::Store> store_;
-  GlooOptions options_;
-  std::shared_ptr<GlooExchange> exchange_;
-  detail::GroupNumbers numbers_;
-  std::uint64_t generation_ = 0;
-};
+void GlooCommunicator::publish_failure(const std::string& text) noexcept {
+  exchange().board().publish(text);
+}
 
 void GlooCommunicator::connect(std::uint64_t generation) {
   const std::string prefix = "fsdp/generation/" + std::to_string(generation);
@@ -179,39 +143,45 @@ void GlooCommunicator::recover() {
   if (job_) {
     return job_->recover();
   }
-  const detail::DispatchGuard guard;
+  const DispatchGuard guard;
   // Whoever still waits in a collective of the old generation must come here.
   exchange_->board().publish("it called recover()");
   exchange_->set_broken();
-  detail::meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout);
+  meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout);
   connect(generation_ + 1);
+}
+
+SeatPointer GlooCommunicator::take_seat(const std::vector<int>& ranks, const std::string& label) {
+  return agree_on_split(*this, *seat_, job().numbers_, ranks, label, exchange().size());
+}
+
+std::shared_ptr<GlooCommunicator> GlooCommunicator::shared_job() {
+  return job_ ? job_ : std::static_pointer_cast<GlooCommunicator>(shared_from_this());
 }
 
 std::shared_ptr<Communicator> GlooCommunicator::split(const std::vector<int>& ranks,
                                                       const std::string& label) {
-  auto seat =
-      detail::agree_on_split(*this, *seat_, job().numbers_, ranks, label, exchange().size());
+  auto seat = take_seat(ranks, label);
   if (seat->size() == 1) {
-    return detail::make_group_of_one(shared_from_this());
+    return make_group_of_one(shared_from_this());
   }
-  auto whole = job_ ? job_ : std::static_pointer_cast<GlooCommunicator>(shared_from_this());
-  return std::make_shared<GlooCommunicator>(std::move(whole), std::move(seat));
+  return std::make_shared<GlooCommunicator>(shared_job(), std::move(seat));
 }
 
-template <class Post>
-std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& description, Post post) {
+std::unique_ptr<Flight> GlooCommunicator::start(const Description& description,
+                                                const std::function<void(Flight&)>& post) {
   if (sequence_generation_ != job().generation_) {
     sequence_generation_ = job().generation_;
     sequence_ = 0;
     staging_->restore();
   }
-  const Fingerprint fingerprint = detail::make_fingerprint(description, ++sequence_, *seat_);
+  const Fingerprint fingerprint = make_fingerprint(description, ++sequence_, *seat_);
   seat_->log->start(fingerprint);
   if (exchange().is_broken()) {
-    exchange().fail_group(fingerprint, detail::Symptom::kTold, "came after the group had failed");
+    exchange().fail_group(fingerprint, Symptom::kTold, "came after the group had failed");
   }
   // A send writes at once, in this thread.
-  const detail::NoBrokenPipe no_pipe;
+  const NoBrokenPipe no_pipe;
   std::string cause;
   try {
     std::unique_ptr<Flight> flight = exchange().start(seat_, fingerprint);
@@ -220,13 +190,13 @@ std::unique_ptr<Flight> GlooCommunicator::start(const detail::Description& descr
   } catch (const Error& error) {
     cause = error.text();
   }
-  exchange().fail_group(fingerprint, detail::Symptom::kLostPeer, cause);
+  exchange().fail_group(fingerprint, Symptom::kLostPeer, cause);
 }
 
 std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
                                                    const Label& label) {
-  const detail::DispatchGuard guard;
-  const detail::Description description = detail::check_all_gather(dst, src, size(), label);
+  const DispatchGuard guard;
+  const Description description = check_all_gather(dst, src, size(), label);
   const std::size_t bytes = src.nbytes();
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {
@@ -250,9 +220,8 @@ std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor sr
 
 std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
                                                        Reduction reduction, const Label& label) {
-  const detail::DispatchGuard guard;
-  const detail::Description description =
-      detail::check_reduce_scatter(dst, src, size(), reduction, label);
+  const DispatchGuard guard;
+  const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
   const auto bytes = static_cast<std::size_t>(description.bytes);
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {
@@ -275,8 +244,8 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tenso
 }
 
 std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {
-  const detail::DispatchGuard guard;
-  const detail::Description description = detail::check_broadcast(buffer, root, size(), label);
+  const DispatchGuard guard;
+  const Description description = check_broadcast(buffer, root, size(), label);
   auto flight = start(description, [&](Flight& posted) {
     if (rank() != root) {
       exchange().receive(posted, root, buffer.mutable_data_ptr(), buffer.nbytes());
@@ -292,12 +261,12 @@ std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, c
 }
 
 std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
-  const detail::DispatchGuard guard;
-  auto flight = start(detail::describe_agree(label), [](Flight&) {});
+  const DispatchGuard guard;
+  auto flight = start(describe_agree(label), [](Flight&) {});
   return std::make_unique<GlooWork>(job().exchange_, std::move(flight), at::Tensor(), at::Tensor());
 }
 
-}  // namespace
+}  // namespace detail
 
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                const GlooOptions& options) {
@@ -320,7 +289,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
 std::shared_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store,
                                                      const GlooOptions& options) {
   const detail::DispatchGuard guard;
-  return std::make_shared<GlooCommunicator>(std::move(store), options);
+  return std::make_shared<detail::GlooCommunicator>(std::move(store), options);
 }
 
 }  // namespace fsdp::comm

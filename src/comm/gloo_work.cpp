@@ -79,18 +79,22 @@ void GlooWork::await_headers(Flight& flight) {
 
 void GlooWork::complete(Flight& flight) {
   await_headers(flight);
-  bool is_mismatched = false;
+  const bool is_mismatched = find_mismatch(flight.headers).has_value();
+  if (!is_mismatched && steps_.before_payloads) {
+    steps_.before_payloads(flight);
+  }
   for (std::size_t member = 0; member < flight.headers.size(); ++member) {
     await(flight, flight.header_sends, member, "its header to reach rank ");
     if (same_collective(flight.mine, flight.headers[member])) {
       await(flight, flight.payload_receives, member, "the data of rank ");
       await(flight, flight.payload_sends, member, "its data to reach rank ");
-    } else {
-      is_mismatched = true;
     }
   }
   if (is_mismatched) {
     fail_mismatched(flight);
+  }
+  if (steps_.after_payloads) {
+    steps_.after_payloads(flight);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,14 +17,22 @@
 
 namespace fsdp::comm::detail {
 
+/// What a collective does besides moving its payloads, once all ranks are known to be in it. Part
+/// of the collective: also where it is dropped.
+struct Steps {
+  std::function<void(Flight&)> before_payloads = nullptr;
+  std::function<void(Flight&)> after_payloads = nullptr;
+};
+
 /// A collective in flight: first the headers, then the payloads.
 class GlooWork : public Work {
  public:
   GlooWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight, at::Tensor dst,
-           at::Tensor src)
+           at::Tensor src, Steps steps = {})
       : exchange_(std::move(exchange)),
         dst_(std::move(dst)),
         src_(std::move(src)),
+        steps_(std::move(steps)),
         flight_(std::move(flight)) {
     exchange_->open().push_back(flight_.get());
   }
@@ -53,6 +62,7 @@ class GlooWork : public Work {
   std::shared_ptr<GlooExchange> exchange_;
   at::Tensor dst_;
   at::Tensor src_;
+  Steps steps_;
   // After the tensors: what Gloo may still use goes first.
   std::unique_ptr<Flight> flight_;
   Clock::time_point deadline_;

@@ -105,10 +105,16 @@ void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* co
                    std::int64_t numel, at::ScalarType src_dtype, const Reduction& reduction) {
   check_reduction(src_dtype, reduction);
   FSDP_ASSERT(!slices.empty(), "a reduction without slices");
-  const bool widens = dst_dtype != src_dtype;
-  FSDP_ASSERT(!widens || is_widening(dst_dtype, src_dtype), "a reduction to another dtype");
+  const bool widens = is_widening(dst_dtype, src_dtype);
+  FSDP_ASSERT(dst_dtype == src_dtype || widens || is_widening(src_dtype, dst_dtype),
+              "a reduction to another dtype");
   switch (src_dtype) {
-    case at::kFloat: return reduce_all<float>(dst, slices, numel, reduction);
+    case at::kFloat:
+      switch (dst_dtype) {
+        case at::kBFloat16: return reduce_all<float, c10::BFloat16>(dst, slices, numel, reduction);
+        case at::kHalf: return reduce_all<float, c10::Half>(dst, slices, numel, reduction);
+        default: return reduce_all<float>(dst, slices, numel, reduction);
+      }
     case at::kDouble: return reduce_all<double>(dst, slices, numel, reduction);
     case at::kBFloat16:
       return widens ? reduce_all<c10::BFloat16, float>(dst, slices, numel, reduction)

@@ -23,8 +23,9 @@ bool is_widening(at::ScalarType dst, at::ScalarType src);
 ///
 /// The sum runs in the order of `slices`, of dtype `src_dtype`; float64 in float64, float32 in
 /// float32, bfloat16 and float16 in float32, integers exactly. `dst_dtype` is the same, with one
-/// rounding at the end, or float32 for bfloat16 and float16, with none. The divisor is applied by a
-/// division, so that the bits are those of sum / divisor. `dst` may be one of the slices.
+/// rounding at the end, or float32 for bfloat16 and float16, with none, or these for float32 (sums
+/// of sums). The divisor is applied by a division, so that the bits are those of sum / divisor.
+/// `dst` may be one of the slices.
 void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* const> slices,
                    std::int64_t numel, at::ScalarType src_dtype, const Reduction& reduction);
 

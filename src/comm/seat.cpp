@@ -49,6 +49,20 @@ SeatPointer whole_seat(const std::string& transport, int rank, int size) {
   return std::make_shared<const Seat>(std::move(seat));
 }
 
+SeatPointer host_seat(const std::string& transport, int index, int size, int first_rank,
+                      int job_size) {
+  Seat seat;
+  seat.name = "host";
+  seat.ranks.resize(static_cast<std::size_t>(size));
+  std::iota(seat.ranks.begin(), seat.ranks.end(), first_rank);
+  seat.index = index;
+  seat.log =
+      CollectiveLog::create(transport + ", host of ranks " + std::to_string(seat.ranks.front()) +
+                                " to " + std::to_string(seat.ranks.back()),
+                            seat.rank(), job_size);
+  return std::make_shared<const Seat>(std::move(seat));
+}
+
 Fingerprint make_fingerprint(Description description, std::uint64_t sequence, const Seat& seat) {
   description.group = seat.group;
   description.group_name = seat.name;

@@ -35,6 +35,10 @@ using SeatPointer = std::shared_ptr<const Seat>;
 /// The seat of `rank` in a whole job of `size` ranks.
 SeatPointer whole_seat(const std::string& transport, int rank, int size);
 
+/// The same for the ranks of one host, `first_rank` and those that follow it, of a larger job.
+SeatPointer host_seat(const std::string& transport, int index, int size, int first_rank,
+                      int job_size);
+
 /// The fingerprint of this rank's n-th collective in that group.
 Fingerprint make_fingerprint(Description description, std::uint64_t sequence, const Seat& seat);
 

@@ -21,6 +21,10 @@ struct SetUp {
   int rank = 0;
   int size = 1;
   Milliseconds timeout{};
+  /// Where these ranks are a part of a larger job: the number of rank 0 in it and how many there
+  /// are in all, for messages; 0: they are the job.
+  int first_rank = 0;
+  int job_size = 0;
 };
 
 /// What every rank says about `topic`, by rank; once a topic. Rank 0, which may serve the store,

@@ -135,10 +135,11 @@ class AgreeWork : public Work {
 /// The whole job of a host, or a group of it: then `job_` is the whole.
 class ShmCommunicator final : public Communicator {
  public:
-  ShmCommunicator(std::shared_ptr<shm::Group> group, detail::Milliseconds timeout)
+  ShmCommunicator(std::shared_ptr<shm::Group> group, detail::SeatPointer seat,
+                  detail::Milliseconds timeout)
       : side_(std::make_shared<ShmSide>()), numbers_(std::make_shared<detail::GroupNumbers>()) {
     side_->memory = std::make_shared<detail::ShmMemory>(group);
-    side_->seat = detail::whole_seat("shm", group->rank(), group->size());
+    side_->seat = std::move(seat);
     side_->group = std::move(group);
     side_->timeout = std::make_shared<detail::Milliseconds>(timeout);
   }
@@ -270,7 +271,7 @@ at::Tensor make_offered(ShmSide& side, std::int64_t bytes, Offer& offer) {
 at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
   const detail::DispatchGuard guard;
   FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
-  const int owner = side_->seat->ranks.front();
+  const int owner = side_->seat->ranks.front() - side_->group->first_rank();
   Offer offer;
   at::Tensor memory = rank() == 0 ? make_offered(*side_, bytes, offer) : at::Tensor();
   // The offer travels in the slot; a second agreement keeps it until all have opened it.
@@ -284,8 +285,8 @@ at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label
       std::memcpy(&offer, slices[0], sizeof(offer));
     }
   });
-  FSDP_CHECK(offer.is_made == 1, ErrorCode::kIo, "\"", label.name, "\": rank ", owner, " ",
-             offer.problem.data());
+  FSDP_CHECK(offer.is_made == 1, ErrorCode::kIo, "\"", label.name, "\": rank ",
+             side_->seat->ranks.front(), " ", offer.problem.data());
   try {
     if (rank() != 0) {
       memory = side_->memory->open_shared(owner, offer.segment, bytes);
@@ -335,8 +336,9 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
   Offer opened;
   try {
     if (seat->index != 0) {
-      slots = side_->memory->open_shared(
-          seat->ranks.front(), offers[static_cast<std::size_t>(ranks.front())].segment, bytes);
+      slots = side_->memory->open_shared(seat->ranks.front() - whole.first_rank(),
+                                         offers[static_cast<std::size_t>(ranks.front())].segment,
+                                         bytes);
     }
   } catch (const Error& error) {
     error.text().copy(opened.problem.data(), opened.problem.size() - 1);
@@ -349,17 +351,27 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
   auto job = job_ ? job_ : std::static_pointer_cast<ShmCommunicator>(shared_from_this());
   std::shared_ptr<std::byte> memory(static_cast<std::byte*>(slots.mutable_data_ptr()),
                                     [slots](std::byte*) {});
-  auto group =
-      std::make_shared<shm::Group>(job->side_->group, std::move(memory), seat->ranks, seat->index);
+  std::vector<int> members = seat->ranks;
+  for (int& member : members) {
+    member -= whole.first_rank();
+  }
+  auto group = std::make_shared<shm::Group>(job->side_->group, std::move(memory),
+                                            std::move(members), seat->index);
   return std::make_shared<ShmCommunicator>(std::move(job), std::move(group), std::move(seat));
 }
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up) {
+std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up,
+                                                    std::function<std::string()> elsewhere) {
   const detail::DispatchGuard guard;
+  auto group = detail::meet_in_shared_memory(set_up);
+  group->watch_elsewhere(std::move(elsewhere));
+  auto seat = set_up.job_size == 0 ? detail::whole_seat("shm", set_up.rank, set_up.size)
+                                   : detail::host_seat("shm", set_up.rank, set_up.size,
+                                                       set_up.first_rank, set_up.job_size);
   auto communicator =
-      std::make_shared<ShmCommunicator>(detail::meet_in_shared_memory(set_up), set_up.timeout);
+      std::make_shared<ShmCommunicator>(std::move(group), std::move(seat), set_up.timeout);
   communicator->agree({.name = "connect"})->wait();
   return communicator;
 }

@@ -3,7 +3,9 @@
 /// peers' memory. See NOTE [who copies what in shared memory] in shm_exchange.hpp.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "comm/set_up_exchange.hpp"
 #include "fsdp/comm/communicator.hpp"
@@ -15,6 +17,10 @@ namespace fsdp::comm {
 /// @collective all ranks @blocks until all have joined
 /// @throws Error on all ranks: kIo when there is too little shared memory or a rank cannot open it,
 /// kTimeout, kPeerFailed
-std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up);
+///
+/// Where the ranks are a part of a larger job, waits ask `elsewhere` now and then for the text of a
+/// failure there, empty for none; it ends them.
+std::shared_ptr<Communicator> make_shm_communicator(
+    const detail::SetUp& set_up, std::function<std::string()> elsewhere = nullptr);
 
 }  // namespace fsdp::comm

@@ -34,12 +34,16 @@ Fingerprint from_bytes(const shm::FingerprintBytes& bytes) {
 
 void ShmSide::fail_group(const Fingerprint& mine, ErrorCode code, const std::string& own) {
   const std::string here = describe(mine) + " on rank " + std::to_string(mine.rank);
-  group->publish_failure(here + " " + own);
+  const std::string text = here + " " + own;
+  group->publish_failure(text);
   const auto first = group->first_failure();
-  if (first && first->rank != mine.rank) {
-    fail(code, here, " cannot complete; first failure: rank ", first->rank, ": ", first->text);
+  if (!first || (first->rank == mine.rank && text.starts_with(first->text))) {
+    fail(code, text);
   }
-  fail(code, here, " ", own);
+  // What came from another host names its rank itself.
+  const std::string who =
+      first->text.starts_with("rank ") ? "" : "rank " + std::to_string(first->rank) + ": ";
+  fail(code, here, " cannot complete; first failure: ", who, first->text);
 }
 
 ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& description,

@@ -56,11 +56,12 @@ std::shared_ptr<shm::Group> meet_in_shared_memory(const SetUp& set_up) {
           address.descriptor;
       control = shm::Segment::open(identity, address);
     }
-    group = std::make_shared<shm::Group>(control, identity, set_up.rank, set_up.size);
+    group = std::make_shared<shm::Group>(control, identity, set_up.rank, set_up.size,
+                                         set_up.first_rank);
     return "";
   });
   const auto end = group->await_all_joined(Clock::now() + set_up.timeout);
-  FSDP_CHECK(end.kind == shm::WaitEnd::kReady, ErrorCode::kPeerFailed, "rank ", set_up.rank,
+  FSDP_CHECK(end.kind == shm::WaitEnd::kReady, ErrorCode::kPeerFailed, "rank ", group->job_rank(),
              " waits over shared memory for rank ", end.rank, ", which has ended");
   return group;
 }

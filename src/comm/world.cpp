@@ -26,6 +26,7 @@
 #include "comm/state_signal.hpp"
 #include "comm/threads.hpp"
 #include "comm/timeout.hpp"
+#include "comm/two_level.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/base/rank_env.hpp"
@@ -46,24 +47,48 @@ namespace {
 
 using Milliseconds = comm::detail::Milliseconds;
 
-/// "auto" decided, by all ranks alike. @collective
-std::string choose_transport(const std::string& wish, const base::RankEnvironment& environment,
-                             const comm::detail::SetUp& set_up) {
-  if (wish != "auto" && wish != "shm") {
-    return wish;
-  }
-  std::string mine = comm::detail::host_identity();
-  if (wish == "auto" && std::getenv("FSDP_HOST_ID") == nullptr &&
+/// What carries the collectives.
+struct Transport {
+  std::string name;
+  int ranks_per_host = 0;  ///< of shm+gloo
+};
+
+/// Where this rank runs, as it tells the others.
+std::string own_host(const std::string& wish, const base::RankEnvironment& environment) {
+  std::string host = comm::detail::host_identity();
+  if (wish != "shm" && std::getenv("FSDP_HOST_ID") == nullptr &&
       environment.local_size != environment.size) {
-    mine += " rank " + std::to_string(environment.rank);  // the launcher knows of other hosts
+    // The launcher knows of other hosts, or what it takes for hosts.
+    host += " from rank " + std::to_string(environment.rank - environment.local_rank);
   }
-  const auto hosts = comm::detail::exchange_texts(set_up, "host", mine);
+  return host;
+}
+
+/// "auto" decided, by all ranks alike. @collective
+Transport choose_transport(const std::string& wish, const base::RankEnvironment& environment,
+                           const comm::detail::SetUp& set_up) {
+  if (wish == "gloo" || wish == "c10d") {
+    return {wish};
+  }
+  const auto hosts = comm::detail::exchange_texts(set_up, "host", own_host(wish, environment));
   const int elsewhere = comm::detail::first_elsewhere(hosts);
-  FSDP_CHECK(wish == "auto" || elsewhere < 0, ErrorCode::kInvalidArgument,
+  FSDP_CHECK(wish != "shm" || elsewhere < 0, ErrorCode::kInvalidArgument,
              "transport shm needs all ranks on one host, but rank 0 is on '", hosts[0],
              "' and rank ", elsewhere, " on '", hosts[static_cast<std::size_t>(elsewhere)],
              "': use gloo, or set FSDP_HOST_ID to one value where this is wrong");
-  return elsewhere < 0 ? "shm" : "gloo";
+  const int locals = comm::ranks_per_host(hosts);
+  FSDP_CHECK(wish != "shm+gloo" || locals > 0, ErrorCode::kInvalidArgument,
+             "transport shm+gloo needs several hosts with equally many ranks each, at least two, "
+             "numbered host by host, but ",
+             elsewhere < 0 ? "all ranks are on one: use shm"
+                           : "rank 0 is on '" + hosts[0] + "' and the first elsewhere is rank " +
+                                 std::to_string(elsewhere) +
+                                 ": number the ranks so, or use gloo; FSDP_HOST_ID says what a "
+                                 "host is");
+  if (elsewhere < 0) {
+    return {"shm"};
+  }
+  return locals > 0 ? Transport{"shm+gloo", locals} : Transport{"gloo"};
 }
 
 std::shared_ptr<comm::Communicator> connect(const comm::detail::Meeting& meeting,
@@ -74,11 +99,14 @@ std::shared_ptr<comm::Communicator> connect(const comm::detail::Meeting& meeting
                                    .rank = options.rank,
                                    .size = options.size,
                                    .timeout = options.timeout};
-  const std::string transport = choose_transport(wish, environment, set_up);
-  if (transport == "shm") {
+  const Transport transport = choose_transport(wish, environment, set_up);
+  if (transport.name == "shm") {
     return comm::make_shm_communicator(set_up);
   }
-  if (transport != "c10d") {
+  if (transport.name == "shm+gloo") {
+    return comm::make_two_level_communicator(meeting.store, options, transport.ranks_per_host);
+  }
+  if (transport.name == "gloo") {
     return comm::make_gloo_communicator(meeting.store, options);
   }
   auto communicator =
@@ -134,9 +162,10 @@ std::shared_ptr<comm::Communicator> meet_in_time(const base::RankEnvironment& en
 
 World init(const InitOptions& options) {
   FSDP_CHECK(options.transport == "auto" || options.transport == "shm" ||
-                 options.transport == "gloo" || options.transport == "c10d",
+                 options.transport == "gloo" || options.transport == "shm+gloo" ||
+                 options.transport == "c10d",
              ErrorCode::kInvalidArgument, "transport is '", options.transport,
-             "', must be auto, shm, gloo or c10d");
+             "', must be auto, shm, gloo, shm+gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
   base::check_interface_variable();
   const auto given = [](std::chrono::milliseconds option, auto from_environment) {

@@ -145,7 +145,9 @@ std::vector<FlatOptimizer::Run> FlatOptimizer::begin_step(int except_group) {
       announce_write(shard);
     }
   }
-  make_states(stateless);
+  if (!stateless.empty()) {
+    make_states(stateless);
+  }
   const OwnShards own;
   std::vector<Run> runs;
   std::int64_t numel = 0;  // of the last run
@@ -210,7 +212,9 @@ void FlatOptimizer::allocate(const std::vector<std::string>& names) {
       stateless.push_back(index);
     }
   }
-  make_states(stateless);
+  if (!stateless.empty()) {
+    make_states(stateless);
+  }
 }
 
 void FlatOptimizer::set_steps(const std::map<std::string, std::int64_t>& steps) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/name_pattern.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::optim {
@@ -20,28 +21,7 @@ bool fits(const NamedShard& parameter, const std::string& pattern) {
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {
-  std::size_t p = 0, n = 0;
-  // Where to go on when a character does not fit: the last star, and the first character that it
-  // has not swallowed yet.
-  std::size_t star = std::string::npos, after = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      after = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++p;
-      ++n;
-    } else if (star != std::string::npos) {
-      p = star + 1;
-      n = ++after;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') {
-    ++p;
-  }
-  return p == pattern.size();
+  return engine::matches(pattern, name);
 }
 
 std::vector<int> assign_groups(const Sharded& sharded,

@@ -18,7 +18,7 @@ constexpr std::uint64_t make_failure(std::uint64_t generation, std::size_t rank)
 /// One more than the generation, so that zero is no failure.
 constexpr std::uint64_t era_of(std::uint64_t failure) { return failure >> kRankBits; }
 
-void append(std::string& list, std::size_t rank) {
+void append(std::string& list, int rank) {
   list += (list.empty() ? "" : ", ") + std::to_string(rank);
 }
 
@@ -50,6 +50,15 @@ std::optional<WaitEnd> Group::judge(std::size_t peer, Ticket ticket) const {
     return WaitEnd{WaitEnd::kDropped, job_rank_of(peer)};
   }
   return is_lost ? std::optional(lost) : std::nullopt;
+}
+
+void Group::look_elsewhere() {
+  const auto& failure_elsewhere = whole().failure_elsewhere_;
+  if (failure_elsewhere && !first_failure()) {
+    if (const std::string text = failure_elsewhere(); !text.empty()) {
+      publish_failure(text);
+    }
+  }
 }
 
 void Group::ring_all() noexcept {
@@ -97,7 +106,7 @@ std::optional<Failure> Group::first_failure() const {
     std::memcpy(text.data() + word * 8, &letters, 8);
   }
   text.resize(std::strlen(text.c_str()));
-  return Failure{static_cast<int>(rank), text};
+  return Failure{static_cast<int>(rank) + first_rank(), text};
 }
 
 /// S6. A rank that gave up may be counted all the same by one that looked just before; then its
@@ -147,7 +156,7 @@ std::string Group::list_missing(Ticket ticket) const {
     const bool has_come =
         is_over(state, ticket) || block(peer).waiting.load(std::memory_order_relaxed) != 0;
     if (peer != rank_ && !has_come) {
-      append(missing, place_of(peer));
+      append(missing, job_rank_of(peer));
     }
   }
   return missing;
@@ -157,7 +166,7 @@ std::string Group::list_idle() const {
   std::string idle;
   for (std::size_t rank = 0; rank < whole().size_; ++rank) {
     if (whole().control_.rank(rank).waiting.load(std::memory_order_relaxed) == 0) {
-      append(idle, rank);
+      append(idle, whole().job_rank_of(rank));
     }
   }
   return idle;
@@ -167,14 +176,14 @@ std::string Group::list_missing_recovery() const {
   std::string missing;
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (block(peer).came.load(std::memory_order_relaxed) <= generation_) {
-      append(missing, peer);
+      append(missing, job_rank_of(peer));
     }
   }
   return missing;
 }
 
 std::string Group::describe_process(int job_rank) const {
-  const RankBlock& its = whole().control_.rank(static_cast<std::size_t>(job_rank));
+  const RankBlock& its = whole().control_.rank(static_cast<std::size_t>(job_rank - first_rank()));
   return "rank " + std::to_string(job_rank) + " (process " +
          std::to_string(its.process.load(std::memory_order_relaxed)) + ")";
 }

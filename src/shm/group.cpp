@@ -17,10 +17,12 @@ namespace fsdp::shm {
 
 std::size_t Group::bytes(int size) { return ControlBlock::bytes(static_cast<std::size_t>(size)); }
 
-Group::Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size)
+Group::Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size,
+             int first_rank)
     : rank_(static_cast<std::size_t>(rank)),
       size_(static_cast<std::size_t>(size)),
       members_(size_),
+      first_rank_(first_rank),
       segment_(std::move(segment)),
       control_(segment_->data(), size_),
       identity_(identity),

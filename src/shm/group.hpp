@@ -4,10 +4,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shm/control_block.hpp"
@@ -50,7 +52,9 @@ class Group {
   /// Joins the group whose block lies in `segment`; the segment's maker passes the same. Ranks of
   /// one process may pass one segment or one each.
   /// @throws Error kMismatch when the block is for another number of ranks
-  Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size);
+  /// `first_rank` is the number of rank 0 in a larger job, for messages.
+  Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size,
+        int first_rank = 0);
   /// Bytes of zero that a part of `size` ranks needs for its slots.
   static std::size_t part_bytes(int size);
   /// A part of `job`, a whole one: the ranks `members` of it, ascending, of which this is the
@@ -66,9 +70,9 @@ class Group {
 
   int rank() const { return static_cast<int>(rank_); }
   int size() const { return static_cast<int>(size_); }
-  /// In the whole job.
+  /// In the whole job, as messages say it.
   int job_rank() const { return job_rank_of(rank_); }
-  int job_size() const { return static_cast<int>(whole().size_); }
+  int first_rank() const { return whole().first_rank_; }
   std::uint64_t generation() const { return whole().generation_; }
   const Identity& identity() const { return whole().identity_; }
 
@@ -112,6 +116,12 @@ class Group {
   void publish_failure(const std::string& text) noexcept;
   std::optional<Failure> first_failure() const;
 
+  /// Waits ask `failure_elsewhere` now and then: a text that it returns is published as a failure.
+  /// Before the first wait.
+  void watch_elsewhere(std::function<std::string()> failure_elsewhere) {
+    failure_elsewhere_ = std::move(failure_elsewhere);
+  }
+
   /// Until all ranks are here; a new generation then. After a time-out this rank may come again. Of
   /// the whole job.
   WaitEnd recover(Clock::time_point deadline);
@@ -146,7 +156,10 @@ class Group {
   const Group& whole() const { return whole_ ? *whole_ : *this; }
   ControlHeader& header() const { return whole().control_.header(); }
   std::size_t place_of(std::size_t rank) const { return members_[rank]; }
-  int job_rank_of(std::size_t rank) const { return static_cast<int>(place_of(rank)); }
+  int job_rank_of(std::size_t rank) const {
+    return static_cast<int>(place_of(rank)) + whole().first_rank_;
+  }
+  void look_elsewhere();
   RankBlock& block(std::size_t rank) const { return whole().control_.rank(place_of(rank)); }
   Slot& slot(std::size_t rank, Ticket ticket) const {
     const std::size_t at = sequence_of(ticket) % kRing;
@@ -171,6 +184,8 @@ class Group {
   std::shared_ptr<std::byte> slots_;
 
   // Of the whole job.
+  int first_rank_ = 0;
+  std::function<std::string()> failure_elsewhere_;
   std::shared_ptr<Segment> segment_;
   ControlBlock control_;
   Identity identity_;

@@ -59,6 +59,7 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
     if (ready()) {
       break;
     }
+    look_elsewhere();
     const std::optional<WaitEnd> bad = judge(peer, ticket);
     const auto now = Clock::now();
     if (bad || now >= deadline) {

@@ -22,9 +22,9 @@ namespace {
 /// Checkpoints of a run that trains adapters hold them beside the weights, and say so.
 std::shared_ptr<models::LanguageModel> make_model(const std::string& path,
                                                   const models::ModelConfig& config) {
-  const auto model = models::make_model(config);
   const archive::WeightSource source(path);
   const auto found = source.documents().find(format::kAdapterConfig);
+  const auto model = models::make_model(config);
   if (found != source.documents().end()) {
     models::add_adapters(*model, format::parse_adapter_config(path, found->second));
   }

@@ -14,6 +14,17 @@
 namespace fsdp::train::detail {
 namespace {
 
+/// Matrices that are tables of tokens, not maps: rows of them move one by one.
+std::vector<std::string> tables(const models::ModelConfig& model) {
+  std::vector<std::string> names = std::holds_alternative<models::GPTConfig>(model)
+                                       ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
+                                       : std::vector<std::string>{"*embed_tokens.weight"};
+  if (!models::sizes(model).tied) {
+    names.push_back("*lm_head.weight");
+  }
+  return names;
+}
+
 std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const Sharded& sharded) {
   const optim::AdamWOptions adamw{.lr = config.lr,
                                   .beta1 = config.beta1,
@@ -39,14 +50,7 @@ std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const
                                     .momentum = config.effective_momentum(),
                                     .weight_decay = config.weight_decay,
                                     .scale = optim::MuonScale::kMatchAdamW};
-      const bool is_gpt = std::holds_alternative<models::GPTConfig>(config.model);
-      std::vector<std::string> tables = is_gpt
-                                            ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
-                                            : std::vector<std::string>{"*embed_tokens.weight"};
-      if (!models::sizes(config.model).tied) {
-        tables.push_back("*lm_head.weight");
-      }
-      return std::make_unique<optim::Muon>(sharded, muon, tables, adamw);
+      return std::make_unique<optim::Muon>(sharded, muon, tables(config.model), adamw);
     }
   }
   return nullptr;

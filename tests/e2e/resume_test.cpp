@@ -163,6 +163,32 @@ TEST_F(ResumeTest, SigtermSavesTheStepUnderWayAndEndsWith143) {
   expect_same("stopped", "whole");
 }
 
+TEST_F(ResumeTest, Fault085_EveryOptimizerGoesOnToTheSameBits) {
+  const std::vector<std::vector<std::string>> optimizers = {
+      {"--optimizer", "sgd", "--momentum", "0.9", "--lr", "0.05"},
+      {"--optimizer", "lion", "--lr", "1e-3"},
+      {"--optimizer", "muon", "--lr", "3e-3"}};
+  for (const std::vector<std::string>& optimizer : optimizers) {
+    const std::string& name = optimizer[1];
+    // The rate is the same whatever the number of steps, so that a run can be cut in two.
+    const auto steps = [&](const char* count) {
+      return optimizer + std::vector<std::string>{"--min-lr", optimizer.back(), "--warmup",
+                                                  "0",        "--steps",        count};
+    };
+    ASSERT_EQ(run_fsdp(training(name + "-whole", steps("8"))).code, 0) << name;
+    ASSERT_EQ(run_fsdp(saving(name + "-cut", steps("4"))).code, 0) << name;
+    const CommandResult rest = run_fsdp(saving(name + "-cut", steps("8")));
+    EXPECT_EQ(rest.code, 0) << rest.err;
+    EXPECT_THAT(rest.out, HasSubstr("resumed  after step 4"));
+    const auto ours = read_log(log(name + "-cut")), whole = read_log(log(name + "-whole"));
+    ASSERT_EQ(ours.size(), whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_EQ(ours[i].loss, whole[i].loss) << name << " step " << i + 1;
+      EXPECT_EQ(ours[i].grad_norm, whole[i].grad_norm) << name << " step " << i + 1;
+    }
+  }
+}
+
 TEST_F(ResumeTest, Fault118_AnotherWorldSizeGoesOnWithTheSameSamples) {
   const std::vector<std::string> flags = {"--eps", "1e-4", "--lr", "1e-3", "--warmup", "2"};
   const auto steps = [&](const char* count, const char* ranks) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "fsdp/comm/mesh.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
 #include "support/error_of.hpp"
@@ -87,12 +88,18 @@ TEST(ClipTest, Fault031_WhatIsNotANumberIsNeverLost) {
       for (const double p : {1.0, 2.0, 2.5, kInfinity}) {
         auto model =
             std::make_shared<Given>(std::vector<std::vector<double>>{{1, 1}, {bad, 1, 1, 1}});
-        const Sharded sharded = fully_shard(model, world, test_options({}));
+        Options options = test_options({});
+        options.skip_non_finite = p == 2;
+        const Sharded sharded = fully_shard(model, world, options);
         model->loss().backward();
         const double norm = clip_grad_norm_(sharded, 1, p);
         EXPECT_FALSE(std::isfinite(norm)) << p;
-        const at::Tensor first = whole_gradients(sharded)[0];
-        EXPECT_TRUE(torch::equal(first, torch::ones_like(first))) << "scaled by " << norm;
+        if (options.skip_non_finite) {  // no gradients: no optimizer steps
+          EXPECT_FALSE(sharded.parameters()[0].grad().defined());
+        } else {
+          const at::Tensor first = whole_gradients(sharded)[0];
+          EXPECT_TRUE(torch::equal(first, torch::ones_like(first))) << "scaled by " << norm;
+        }
       }
     }
   });
@@ -124,6 +131,33 @@ TEST(ClipTest, Fault030_WholeParametersCountOnce) {
     EXPECT_NEAR(grad_norm({sharded}, 2, {whole}), 1, 1e-6);
     EXPECT_NEAR(grad_norm({sharded}, kInfinity, {whole}), 2 / 2.828427, 1e-6);
   });
+}
+
+TEST(ClipTest, Fault029_ReplicasCountOnceUnderEveryStrategyInEveryNorm) {
+  for (const Strategy strategy :
+       {Strategy::kFullShard, Strategy::kShardGrad, Strategy::kReplicate, Strategy::kHybrid,
+        Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
+    run_threads(4, [&](World world) {
+      auto model = std::make_shared<Given>(std::vector<std::vector<double>>{{3, 0}, {0, 4, 0}});
+      Options options = test_options({});
+      options.strategy = strategy;
+      if (strategy == Strategy::kHybrid || strategy == Strategy::kHybridOptimizer ||
+          strategy == Strategy::kSecondaryShard) {
+        options.mesh = DeviceMesh(world, 2, 2);
+      }
+      const Sharded sharded = fully_shard(model, world, options);
+      model->loss().backward();
+      EXPECT_DOUBLE_EQ(grad_norm(sharded, 1), 7) << to_string(strategy);
+      EXPECT_DOUBLE_EQ(grad_norm(sharded, kInfinity), 4) << to_string(strategy);
+      EXPECT_DOUBLE_EQ(clip_grad_norm_(sharded, 1), 5) << to_string(strategy);
+      // Also what a rank does not answer for is scaled: it is what the optimizer steps by.
+      for (const NamedShard& parameter : sharded.named_parameters()) {
+        const at::Tensor own = model->gradients[parameter.name == "w0" ? 0 : 1].view({-1});
+        const at::Tensor expected = own.narrow(0, parameter.begin, parameter.shard.numel()) / 5;
+        EXPECT_TRUE(torch::allclose(parameter.shard.grad().clone(), expected, 0, 1e-6));
+      }
+    });
+  }
 }
 
 TEST(ClipTest, SeveralModulesHaveOneNorm) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "fsdp/comm/mesh.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/counting_allocator.hpp"
 #include "support/error_of.hpp"
@@ -164,11 +165,9 @@ Named named_parameters(const Subject& subject) {
 
 constexpr int kSteps = 5;
 
-class OptimizerParity : public testing::TestWithParam<std::tuple<std::size_t, int, int>> {};
-
-TEST_P(OptimizerParity, EqualsOneProcess) {
-  const RuleUnderTest rule = rules()[std::get<0>(GetParam())];
-  const int size = std::get<1>(GetParam()), align_bytes = std::get<2>(GetParam());
+/// Trains alone and on ranks that shard as `options_of` says.
+void expect_one_process(const RuleUnderTest& rule, int size,
+                        const std::function<Options(const World&, const Units&)>& options_of) {
   Snapshot expected;
   {
     const Subject subject = make_subject(rule.subject);
@@ -186,10 +185,7 @@ TEST_P(OptimizerParity, EqualsOneProcess) {
   std::mutex mutex;
   run_threads(size, [&](World world) {
     const Subject subject = make_subject(rule.subject);
-    Options options = test_options(subject.units, align_bytes);
-    // Shared weights wait for each other before the first write: also where a shard is empty.
-    options.store = size == 3 ? Store::kAliased : Store::kSlots;
-    const Sharded sharded = subject.shard(world, options);
+    const Sharded sharded = subject.shard(world, options_of(world, subject.units));
     const auto optimizer = rule.own(sharded);
     for (int i = 0; i < kSteps; ++i) {
       optimizer->zero_grad();
@@ -210,6 +206,20 @@ TEST_P(OptimizerParity, EqualsOneProcess) {
   });
 }
 
+class OptimizerParity : public testing::TestWithParam<std::tuple<std::size_t, int, int>> {};
+
+TEST_P(OptimizerParity, EqualsOneProcess) {
+  const int size = std::get<1>(GetParam()), align_bytes = std::get<2>(GetParam());
+  expect_one_process(rules()[std::get<0>(GetParam())], size,
+                     [&](const World&, const Units& units) {
+                       Options options = test_options(units, align_bytes);
+                       // Shared weights wait for each other before the first write, also where a
+                       // shard is empty.
+                       options.store = size == 3 ? Store::kAliased : Store::kSlots;
+                       return options;
+                     });
+}
+
 INSTANTIATE_TEST_SUITE_P(Rules, OptimizerParity,
                          testing::Combine(testing::Range(std::size_t{0}, rules().size()),
                                           testing::Values(1, 2, 3, 4), testing::Values(0, 128)),
@@ -218,6 +228,41 @@ INSTANTIATE_TEST_SUITE_P(Rules, OptimizerParity,
                                   std::to_string(std::get<1>(tested.param)) + "ranks_align" +
                                   std::to_string(std::get<2>(tested.param));
                          });
+
+struct StrategyCase {
+  const char* name;
+  Strategy strategy;
+  int replicate;  ///< 0: no mesh
+  int shard;
+};
+
+class OptimizerStrategy : public testing::TestWithParam<std::tuple<std::size_t, StrategyCase>> {};
+
+TEST_P(OptimizerStrategy, Fault022_AnyStrategyEqualsOneProcess) {
+  const StrategyCase tested = std::get<1>(GetParam());
+  const int size = tested.replicate == 0 ? tested.shard : tested.replicate * tested.shard;
+  expect_one_process(rules()[std::get<0>(GetParam())], size,
+                     [&](const World& world, const Units& units) {
+                       Options options = test_options(units);
+                       options.strategy = tested.strategy;
+                       if (tested.replicate > 0) {
+                         options.mesh = DeviceMesh(world, tested.replicate, tested.shard);
+                       }
+                       return options;
+                     });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, OptimizerStrategy,
+    testing::Combine(testing::Range(std::size_t{0}, rules().size()),
+                     testing::Values(StrategyCase{"Replicate", Strategy::kReplicate, 0, 3},
+                                     StrategyCase{"ShardGrad", Strategy::kShardGrad, 0, 2},
+                                     StrategyCase{"Hybrid", Strategy::kHybrid, 2, 2},
+                                     StrategyCase{"HybridOptimizer", Strategy::kHybridOptimizer, 2, 2},
+                                     StrategyCase{"Secondary", Strategy::kSecondaryShard, 2, 2})),
+    [](const auto& tested) {
+      return rules()[std::get<0>(tested.param)].name + "_" + std::get<1>(tested.param).name;
+    });
 
 /// Weights of ROWS, whose gradient is a constant.
 struct Weights : nn::Module {
@@ -323,7 +368,7 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     auto model = std::make_shared<Weights>(std::vector<std::int64_t>{5, 3});
     model->weights[1].set_requires_grad(false);
     const Sharded sharded = fully_shard(model, world, test_options({}));
-    optim::AdamW optimizer(sharded, {.lr = 0.1});
+    optim::AdamW optimizer(sharded, {.lr = 0.1, .weight_decay = 0});
     const memory::Bytes before = sharded.ledger().live();
     const at::Tensor initial = sharded.parameters()[1].detach().clone();
     const auto train = [&](int steps) {
@@ -342,6 +387,11 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     EXPECT_EQ(optimizer.parameters()[0].steps, 4);
     EXPECT_EQ(optimizer.parameters()[1].steps, 2);
     EXPECT_EQ(optimizer.parameters()[1].states.size(), 2u);
+    {  // of a constant gradient each step is the rate, if it is corrected by the own counter
+      const FullParameters full = sharded.full_parameters();
+      EXPECT_TRUE(torch::allclose(model->weights[0], torch::full_like(model->weights[0], 0.6), 0, 1e-6));
+      EXPECT_TRUE(torch::allclose(model->weights[1], torch::full_like(model->weights[1], 0.8), 0, 1e-6));
+    }
     model->weights[1].set_requires_grad(false);
     const at::Tensor kept = sharded.parameters()[1].detach().clone();
     train(1);

@@ -3,6 +3,7 @@
 /// alignment, gradients of the first step and parameters after five.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -85,6 +86,22 @@ TEST_P(ProcessParity, TwoProcessesEqualOneProcess) {
              options.store = store;
              expect_parity(train_sharded(kind, world, options, sgd_with_momentum(), 5), expected);
            }
+         }
+       })) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+TEST(HostParity, FourProcessesOnTwoHostsEqualOneProcess) {
+  for (const auto& result : run_processes(4, "hosts", [](int rank) {
+         ::setenv("FSDP_HOST_ID", rank < 2 ? "east" : "west", 1);
+         const World world = init();
+         EXPECT_EQ(world.communicator().transport(), "shm+gloo");
+         for (const SubjectKind& kind : {odd_mlp(), tiny_gpt(true)}) {
+           SCOPED_TRACE(kind.name);
+           const Snapshot expected = train_reference(kind, 4, sgd_with_momentum(), 5);
+           const Options options = test_options(make_subject(kind).units);
+           expect_parity(train_sharded(kind, world, options, sgd_with_momentum(), 5), expected);
          }
        })) {
     EXPECT_EQ(result.exit_code, 0) << result.output;

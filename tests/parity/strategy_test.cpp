@@ -204,6 +204,9 @@ class Strategies : public testing::TestWithParam<Case> {};
 TEST_P(Strategies, EqualOneProcessInNumbersAndTheirFormulasInTrafficAndMemory) {
   const std::vector<at::Tensor> expected = train_alone();
   for (const std::int64_t align_bytes : {0, 128}) {
+    if (align_bytes > 0 && GetParam().size() > 4) {
+      break;  // more ranks show no more of padding
+    }
     run_threads(GetParam().size(), [&](World world) {
       expect_like_one_process(GetParam(), world, align_bytes, expected, /*checks_memory=*/true);
     });

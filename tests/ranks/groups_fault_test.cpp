@@ -34,8 +34,12 @@ using Clock = std::chrono::steady_clock;
 
 class GroupFaults : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Transports, GroupFaults, testing::Values("threads", "gloo", "shm"),
-                         [](const auto& tested) { return tested.param; });
+std::string name_of(const testing::TestParamInfo<std::string>& info) {
+  return info.param == "shm+gloo" ? "two_levels" : info.param;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, GroupFaults,
+                         testing::Values("threads", "gloo", "shm", "shm+gloo"), name_of);
 
 std::shared_ptr<Communicator> row_of(Communicator& world) {
   return world.split(world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "shard");
@@ -139,13 +143,16 @@ TEST_P(GroupFaults, WorkOfAGroupFromBeforeIsVoid) {
 
 class GroupProcesses : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Transports, GroupProcesses, testing::Values("gloo", "shm"),
-                         [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, GroupProcesses, testing::Values("gloo", "shm", "shm+gloo"),
+                         name_of);
 
 std::vector<test::ProcessResult> run_meshes(const std::string& transport,
                                             const std::function<void(const DeviceMesh&)>& body) {
   return test::run_processes(4, "mesh",
-                             [&](int) {
+                             [&](int rank) {
+                               if (transport == "shm+gloo") {
+                                 ::setenv("FSDP_HOST_ID", rank < 2 ? "east" : "west", 1);
+                               }
                                const World world = init({.transport = transport});
                                const DeviceMesh mesh(world, 2, 2);
                                world.barrier();

@@ -14,6 +14,7 @@
 
 #include "comm/gloo.hpp"
 #include "comm/shm.hpp"
+#include "comm/two_level.hpp"
 #include "fsdp/comm/c10d.hpp"
 #include "fsdp/comm/world.hpp"
 
@@ -36,6 +37,9 @@ std::shared_ptr<comm::Communicator> connect(const std::string& transport,
   if (transport == "shm") {
     return comm::make_shm_communicator(
         {.store = store, .rank = rank, .size = size, .timeout = kTimeout});
+  }
+  if (transport == "shm+gloo") {
+    return comm::make_two_level_communicator(store, options, size % 3 == 0 ? 3 : 2);
   }
   return comm::make_gloo_communicator(store, options);
 }

@@ -17,7 +17,8 @@ namespace fsdp::test {
 using RankBody = std::function<void(comm::Communicator&)>;
 
 /// Runs `body` for each rank on its own thread; gloo and c10d connect over real sockets and meet in
-/// a HashStore. Rethrows the first failure.
+/// a HashStore; shm+gloo takes each two ranks for a host, each three where that divides. Rethrows
+/// the first failure.
 void run_ranks(const std::string& transport, int size, const RankBody& body);
 
 /// Starts a collective of zeros.

@@ -7,9 +7,12 @@
 
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <string>
 #include <vector>
@@ -28,6 +31,7 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr const char* kBodyVariable = "FSDP_TEST_HOST";
+constexpr const char* kTransportVariable = "FSDP_TEST_TRANSPORT";
 
 /// A host with its own loopback, one card "card0" and its own idea of what names mean.
 class Host {
@@ -57,16 +61,19 @@ class Host {
                "netns", other.name_}) &&
            set_up() && other.set_up();
   }
-  CommandResult run(int rank) const {
+  /// Runs this test's other side as a rank of `ranks`, half of them on each host.
+  CommandResult run(int rank, int ranks = 2, const std::string& transport = "auto") const {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
     return run_command(
         {"ip", "netns", "exec", name_, fs::read_symlink("/proc/self/exe"),
          std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()},
         {{kBodyVariable, "1"},
          {"RANK", std::to_string(rank)},
-         {"WORLD_SIZE", "2"},
-         {"LOCAL_RANK", "0"},
-         {"LOCAL_WORLD_SIZE", "1"},
+         {"WORLD_SIZE", std::to_string(ranks)},
+         {"LOCAL_RANK", std::to_string(rank % (ranks / 2))},
+         {"LOCAL_WORLD_SIZE", std::to_string(ranks / 2)},
+         {kTransportVariable, transport},
+         {"OMP_NUM_THREADS", "1"},
          {"MASTER_ADDR", "fsdp-master"},
          {"MASTER_PORT", "23456"},
          {"FSDP_SETUP_TIMEOUT", "15"},
@@ -116,6 +123,87 @@ TEST(TwoHosts, Fault125_AHostNameThatMeansLoopbackDoesNotMisleadTheOthers) {
               HasSubstr("rank 0 listens on 10.77.0.1 (card0), from the route to 10.77.0.1"));
   EXPECT_THAT(one.err,
               HasSubstr("rank 1 listens on 10.77.0.2 (card0), from the route to 10.77.0.1"));
+}
+
+/// Bytes that this host's card has received.
+std::int64_t received_bytes() {
+  std::ifstream devices("/proc/self/net/dev");
+  for (std::string line; std::getline(devices, line);) {
+    if (const auto colon = line.find("card0:"); colon != std::string::npos) {
+      return std::stoll(line.substr(colon + 6));
+    }
+  }
+  return -1;
+}
+
+/// The bytes that reach this host while all ranks run `collective`.
+std::int64_t bytes_of(const World& world, const std::function<void()>& collective) {
+  world.barrier();
+  const std::int64_t before = received_bytes();
+  world.barrier();  // nobody begins before all have looked
+  collective();
+  world.barrier();
+  return received_bytes() - before;
+}
+
+/// Each slice, and each sum, has to reach the other host `times`.
+void expect_crossings(const World& world, int times) {
+  constexpr std::int64_t kNumel = 1 << 20;
+  constexpr std::int64_t kBytes = 4 * kNumel;
+  comm::Communicator& group = world.communicator();
+  const at::Tensor slice = at::full({kNumel}, static_cast<float>(world.rank()));
+  at::Tensor all = at::zeros({4 * kNumel});
+  at::Tensor sum = at::zeros({kNumel});
+  const auto expect = [&](const char* what, std::int64_t slices, std::int64_t bytes) {
+    const double crossings = static_cast<double>(bytes) / static_cast<double>(slices * kBytes);
+    std::printf("%s: %.3f\n", what, crossings);
+    EXPECT_GE(crossings, times) << what;
+    EXPECT_LE(crossings, times * 1.1) << what;
+  };
+  expect("all-gather", 2, bytes_of(world, [&] { group.all_gather(all, slice, {})->wait(); }));
+  EXPECT_EQ(all.sum().item<float>(), 6 * kNumel);
+  expect("reduce-scatter", 2,
+         bytes_of(world, [&] { group.reduce_scatter(sum, all, {}, {})->wait(); }));
+  EXPECT_TRUE(sum.eq(4 * world.rank()).all().item<bool>());
+  const std::int64_t broadcast =
+      bytes_of(world, [&] { group.broadcast(sum, /*root=*/1, {.name = "start"})->wait(); });
+  if (world.rank() >= 2) {
+    expect("broadcast", 1, broadcast);
+  }
+  EXPECT_TRUE(sum.eq(4).all().item<bool>());
+}
+
+TEST(TwoHosts, EachByteCrossesFromHostToHostOnce) {
+  if (std::getenv(kBodyVariable) != nullptr) {
+    const World world = init({.transport = std::getenv(kTransportVariable)});
+    // Over gloo alone each slice goes to both ranks of the other host: so much for the counters.
+    expect_crossings(world, world.communicator().transport() == "gloo" ? 2 : 1);
+    std::printf("transport %s\n", world.communicator().transport().c_str());
+    return;
+  }
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "network namespaces need root";
+  }
+  const std::string names = "127.0.0.1 localhost\n10.78.0.1 fsdp-master\n";
+  const Host first("a", "10.78.0.1", names);
+  const Host second("b", "10.78.0.2", names);
+  if (!first.stands() || !second.stands() || !first.plug_into(second)) {
+    GTEST_SKIP() << "`ip netns` and veth are not available here";
+  }
+  for (const std::string transport : {"auto", "gloo"}) {
+    std::vector<std::future<CommandResult>> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      ranks.push_back(std::async(std::launch::async, [&, rank] {
+        return (rank < 2 ? first : second).run(rank, 4, transport);
+      }));
+    }
+    for (auto& rank : ranks) {
+      const CommandResult result = rank.get();
+      EXPECT_EQ(result.code, 0) << result.out << result.err;
+      EXPECT_THAT(result.out,
+                  HasSubstr(transport == "auto" ? "transport shm+gloo" : "transport gloo"));
+    }
+  }
 }
 
 }  // namespace

@@ -57,6 +57,8 @@ RandomPlan draw_plan(std::uint64_t seed) {
     width = layer.out;
     plan.layers.push_back(layer);
   }
+  // Whatever is frozen or skipped, this one trains.
+  plan.layers.push_back({.kind = LayerKind::kScale, .in = width, .out = width});
   plan.rows = draw.between(1, 3);
   for (int step = 0; step < plan.steps; ++step) {
     plan.micro_batches.push_back(draw.one_in(3) ? draw.between(2, 3) : 1);
@@ -64,6 +66,8 @@ RandomPlan draw_plan(std::uint64_t seed) {
   plan.evaluates = draw.one_in(3);
   plan.reads_full = draw.one_in(4);
   plan.has_adam = draw.one_in(2);
+  plan.is_low_precision = draw.one_in(5);
+  plan.has_adam = plan.has_adam && !plan.is_low_precision;  // it makes much of small gradients
   plan.frozen_from = draw.one_in(6) ? draw.between(1, plan.steps - 1) : -1;
   return plan;
 }
@@ -178,7 +182,10 @@ at::Tensor RandomNetImpl::input(int step, int micro_batch, int rank) const {
 }
 
 at::Tensor RandomNetImpl::loss(int step, int micro_batch, int rank) {
-  const at::Tensor y = forward(input(step, micro_batch, rank), step);
+  const at::Tensor x = input(step, micro_batch, rank);
+  const at::Tensor y =
+      forward(plan_.is_low_precision ? x.to(parameters().front().dtype()) : x, step)
+          .to(at::kDouble);
   return (y - 0.3).square().mean() + 0.1 * y.sum();
 }
 

@@ -61,6 +61,7 @@ struct RandomPlan {
   bool evaluates = false;          ///< between steps
   bool reads_full = false;         ///< full_parameters() between steps
   bool has_adam = false;           ///< else SGD with momentum
+  bool is_low_precision = false;   ///< sharded with bfloat16 weights; the reference is float64
   int frozen_from = -1;            ///< the first layer's weight is frozen from this step on
 };
 

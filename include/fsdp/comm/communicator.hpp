@@ -2,7 +2,7 @@
 /// What the engine needs from a transport, and no more: collectives on contiguous tensors, each
 /// returning something to wait on. Implementations: `threads` (ranks are threads of one process),
 /// `shm` (processes of one host read each other's memory), `gloo` (direct exchange between
-/// processes), `c10d` (any c10d::Backend).
+/// processes), `shm+gloo` (both: shm inside each of several hosts), `c10d` (any c10d::Backend).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,7 +62,8 @@ struct Reduction {
 ///
 /// *Invariants*: every rank issues the same collectives in the same order and waits for them in the
 /// same order. Sums run in rank order with at least fp32 accumulation, so that the same inputs give
-/// the same bits in every run and on every rank (`c10d`: as its backend sums). All tensors are
+/// the same bits in every run and on every rank (`shm+gloo`: in rank order on each host, then over
+/// the hosts; `c10d`: as its backend sums). All tensors are
 /// contiguous, dst and src of one dtype but where a reduction widens; a tensor of `size() * n`
 /// elements is read as `size()` slices of n elements, slice r belonging to rank r. Counts of zero
 /// are allowed. `gloo`, `shm` and `threads` take CPU tensors.
@@ -84,7 +85,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// This rank among, and the number of, the ranks of this communicator.
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// The name of the transport: "threads", "shm", "gloo", "c10d".
+  /// The name of the transport: "threads", "shm", "gloo", "shm+gloo", "c10d".
   virtual std::string transport() const = 0;
 
   /// Gathers every rank's `src` (n elements) into `dst` (size()*n elements), own slice included.
@@ -132,7 +133,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   /// Memory of `bytes` zero bytes that all ranks see at once, as an int64-aligned byte tensor, for
   /// weights that need no copy to be gathered; undefined, on all ranks, where the transport cannot
-  /// provide it (`c10d`; `gloo` over several hosts; `shm` throws kIo). Lives with its tensors.
+  /// provide it (`c10d`; over several hosts; `shm` throws kIo). Lives with its tensors.
   /// @collective all ranks, same bytes @blocks @throws Error kMismatch for unequal bytes
   virtual at::Tensor shared_memory(std::int64_t bytes, const Label& label);
 

@@ -52,10 +52,12 @@ class World {
 
 /// How ranks reach each other.
 struct InitOptions {
-  /// "auto": one process needs no transport, several on one host use shm, on several hosts gloo.
-  /// Else "shm", "gloo" or "c10d" (gloo's own collectives through c10d). One host: the same
-  /// FSDP_HOST_ID, or by default one boot, host name and PID namespace, and LOCAL_WORLD_SIZE equal
-  /// to WORLD_SIZE.
+  /// "auto": one process needs no transport, several on one host use shm. Several hosts with
+  /// equally many ranks each, two or more, numbered host by host (as torchrun and Slurm do) use
+  /// shm+gloo: shared memory inside a host, gloo between hosts, each byte between two hosts once.
+  /// Other ranks use gloo. Else "shm", "gloo", "shm+gloo" or "c10d" (gloo's own collectives through
+  /// c10d). One host: the same FSDP_HOST_ID, or by default one boot, host name and PID namespace,
+  /// and what the launcher numbers by LOCAL_RANK.
   std::string transport = "auto";
   /// How long the ranks may take to meet and connect; 0: FSDP_SETUP_TIMEOUT, else FSDP_TIMEOUT,
   /// else 5 minutes.
