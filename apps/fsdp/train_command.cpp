@@ -32,7 +32,9 @@ struct TrainFlags {
   std::string preset = "default";
   std::optional<std::int64_t> layers, width, heads, sequence, vocab;
   std::optional<double> dropout, lr;
-  bool tied = false, untied = false, train_adapter = false;
+  std::string strategy = "full-shard", deferral = "none";
+  std::string param_dtype = "weights", reduce_dtype = "weights";
+  bool tied = false, untied = false, train_adapter = false, no_pin = false;
   std::string optimizer = train::to_string(train::OptimizerKind::kAdamW);
   std::string dtype = train::to_string(train::WeightType::kFloat32);
 };
@@ -79,6 +81,11 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
       ->add_option("--batch", config.batch,
                    "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
                    "accumulate gradients")
+      ->check(CLI::PositiveNumber);
+  group
+      ->add_option("--accumulate", config.accumulate,
+                   "Micro-steps of a step, in place of --batch: each rank takes global batch / "
+                   "(ranks x this) sequences at a time")
       ->check(CLI::PositiveNumber);
   group->add_option("--lr", flags.lr,
                     "Highest learning rate (default: 0.004; with --init 0.0001, with adapters "
@@ -162,13 +169,43 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->add_option("--ranks", flags.ranks,
                    "Ranks to start here; 1 runs in this process (default: 2, or the job's)")
       ->check(CLI::Range(1, 4096));
+  sharding
+      ->add_option("--strategy", flags.strategy,
+                   "What is spread over the ranks. full-shard: weights, gradients, optimizer; "
+                   "shard-grad: weights stay whole from forward to backward; replicate: nothing; "
+                   "hybrid: --shard ranks hold a replica; hybrid-optimizer: the same, and the "
+                   "optimizer over all; secondary-shard: backward gathers inside of --shard ranks")
+      ->check(CLI::IsMember({"full-shard", "shard-grad", "replicate", "hybrid", "hybrid-optimizer",
+                             "secondary-shard"}))
+      ->capture_default_str();
+  sharding->add_option("--shard", config.shard, "Ranks that hold one replica together")
+      ->check(CLI::PositiveNumber);
+  sharding
+      ->add_option("--param-dtype", flags.param_dtype,
+                   "Type in which weights are gathered and operators take them (default: --dtype)")
+      ->check(CLI::IsMember({"bfloat16", "bf16", "float16", "fp16"}));
+  sharding
+      ->add_option("--reduce-dtype", flags.reduce_dtype,
+                   "Type in which gradients travel; they are added up in float32 "
+                   "(default: --dtype)")
+      ->check(CLI::IsMember({"bfloat16", "bf16", "float16", "fp16"}));
+  sharding
+      ->add_option("--defer", flags.deferral,
+                   "What waits for the last micro-step: no reduction, those over replicas, or all")
+      ->check(CLI::IsMember({"none", "replicas", "all"}))
+      ->capture_default_str();
+  sharding->add_flag("--checkpoint-activations", config.checkpoint_activations,
+                     "Keep no activations inside of blocks; backward computes them again");
+  sharding->add_flag("--no-pin", flags.no_pin,
+                     "Let the ranks started here share all cores (default: each keeps to its own)");
   sharding->add_option("--prefetch", config.prefetch, "Units gathered ahead of the computation")
       ->capture_default_str();
   sharding->add_flag("--keep-root", config.keep_root,
                      "Keep embeddings and head gathered in a step");
   sharding
       ->add_option("--transport", config.transport,
-                   "How ranks talk; auto: shm on one host, else gloo")
+                   "How ranks talk; auto: shm on one host, shm+gloo on several of several ranks "
+                   "each, else gloo")
       ->check(CLI::IsMember({"auto", "shm", "gloo", "shm+gloo", "c10d"}))
       ->capture_default_str();
 }
@@ -249,6 +286,10 @@ void resolve(TrainFlags& flags) {
     std::visit([&](auto& model) { model.dropout = *flags.dropout; }, flags.config.model);
   }
   flags.config.optimizer = train::parse_optimizer(flags.optimizer);
+  flags.config.strategy = train::parse_strategy(flags.strategy);
+  flags.config.micro_step_sync = train::parse_deferral(flags.deferral);
+  flags.config.param_dtype = train::parse_travel_type(flags.param_dtype);
+  flags.config.reduce_dtype = train::parse_travel_type(flags.reduce_dtype);
   flags.config.dtype =
       flags.dtype == "float64" ? train::WeightType::kFloat64 : train::WeightType::kFloat32;
   if (flags.config.data.empty()) {
@@ -273,6 +314,7 @@ int train_here(const TrainFlags& flags) {
 int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks) {
   launch::LaunchOptions options;
   options.ranks = ranks;
+  options.pins_ranks = !flags.no_pin;
   if (!flags.config.save.empty()) {
     options.grace = kGraceForSaving;
   }

@@ -340,8 +340,12 @@ void Engine::print_promise() {
   }
   has_printed_promise_ = true;
   if (options_.print_promise && world_.rank() == 0) {
-    std::fprintf(stderr, "fsdp: %zu units over %d ranks; each rank holds at most\n%s",
-                 units_.size(), world_.size(), memory::format(promise()).c_str());
+    std::fprintf(
+        stderr,
+        "fsdp: %zu units over %d ranks, %s; gradients are summed over ranks and divided by "
+        "%g; each rank holds at most\n%s",
+        units_.size(), world_.size(), to_string(options_.strategy), sink_->divisor(),
+        memory::format(promise()).c_str());
   }
 }
 

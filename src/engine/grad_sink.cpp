@@ -14,6 +14,13 @@
 namespace fsdp::engine {
 
 namespace {
+// What a unit's gradient shard has that was not handed out, as bits of has_sum_. A reduction adds
+// to either.
+constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
+constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
+}  // namespace
+
+namespace {
 
 /// Where parameter `i` lies in its unit's flat gradient, in its own shape.
 at::Tensor place_of(const Unit& unit, int i, const at::Tensor& flat) {
@@ -122,6 +129,8 @@ bool GradSink::prepare_shard(int index) {
       parameter.is_present = true;
     }
   }
+  // A backward inside of this one may complete the unit once more.
+  has_sum_[static_cast<std::size_t>(index)] |= kOfThisBackward;
   return has_grad || has_sum;
 }
 
@@ -211,7 +220,7 @@ void GradSink::wait_reduce(int bundle) {
     }
     work->wait();
     if (sync_ == GradientSync::kDeferReplicate) {
-      (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] = 1;
+      (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] |= kWaits;
       has_deferred_ = true;
       continue;
     }
@@ -252,6 +261,7 @@ void GradSink::drop_collected() {
     advance_outer();
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    has_sum_[unit] &= kWaits;
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.fired = 0;
       parameter.is_present =

@@ -95,8 +95,12 @@ at::Tensor GPTImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
   if (config_.dropout > 0) {
     x = torch::dropout(x, config_.dropout, is_training());
   }
+  const BlockRunner& run = block_runner();
   for (std::size_t i = 0; i < h->size(); ++i) {
-    x = h->at<BlockImpl>(i).forward(x, {.cache = cache, .block = i});
+    const auto block = [this, cache, i](const at::Tensor& in) {
+      return h->at<BlockImpl>(i).forward(in, {.cache = cache, .block = i});
+    };
+    x = run && cache == nullptr ? run(block, x) : block(x);
   }
   return ln_f->forward(x);
 }

@@ -61,7 +61,10 @@ at::Tensor LanguageModel::forward(const at::Tensor& tokens) {
 }
 
 at::Tensor LanguageModel::forward(const at::Tensor& tokens, const at::Tensor& targets) {
-  const at::Tensor logits = forward(tokens);
+  at::Tensor logits = forward(tokens);
+  if (at::isReducedFloatingType(logits.scalar_type())) {
+    logits = logits.to(at::kFloat);  // a sum over the vocabulary
+  }
   return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}),
                                               targets.reshape({-1}));
 }

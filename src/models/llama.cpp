@@ -112,12 +112,16 @@ Rotation LlamaBodyImpl::rotation(std::int64_t begin, std::int64_t count,
   return {.cos = angles.cos().to(like.scalar_type()), .sin = angles.sin().to(like.scalar_type())};
 }
 
-at::Tensor LlamaBodyImpl::forward(const at::Tensor& tokens, KeyValueCache* cache) {
+at::Tensor LlamaBodyImpl::forward(const at::Tensor& tokens, KeyValueCache* cache,
+                                  const BlockRunner& run) {
   at::Tensor x = embed_tokens->forward(tokens);
   const Rotation turn =
       rotation(cache == nullptr ? 0 : cache->length(), tokens.size(1), x.detach());
   for (std::size_t i = 0; i < layers->size(); ++i) {
-    x = layers->at<LlamaBlockImpl>(i).forward(x, turn, {.cache = cache, .block = i});
+    const auto block = [this, turn, cache, i](const at::Tensor& in) {
+      return layers->at<LlamaBlockImpl>(i).forward(in, turn, {.cache = cache, .block = i});
+    };
+    x = run && cache == nullptr ? run(block, x) : block(x);
   }
   return norm->forward(x);
 }
@@ -131,7 +135,7 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config) : config_(config) {
 }
 
 at::Tensor LlamaImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
-  return model->forward(tokens, cache);
+  return model->forward(tokens, cache, block_runner());
 }
 
 at::Tensor LlamaImpl::head(const at::Tensor& features) {

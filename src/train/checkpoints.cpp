@@ -54,6 +54,15 @@ std::uint64_t parse_seed(const std::string& text, const std::string& path) {
   return seed;
 }
 
+/// A scale of 0 where the checkpoint has none.
+LossScalerState scaler_state(const checkpoint::LoadReport& report) {
+  if (!report.values.contains("scaler")) {
+    return {};
+  }
+  return {.scale = value<double>(report, "scaler", "scale"),
+          .growth_tracker = value<std::int64_t>(report, "scaler", "growth_tracker")};
+}
+
 /// Whether rank 0 sees a complete checkpoint. @collective all ranks
 bool has_checkpoint(const std::string& directory, const World& world) {
   const at::Tensor found = at::full({1}, std::int64_t{0}, at::kLong);
@@ -91,7 +100,8 @@ std::optional<Standing> Checkpoints::resume() {
                       {.seed = parse_seed(value<std::string>(report, "data", "seed"), report.path),
                        .windows = value<std::int64_t>(report, "data", "windows"),
                        .next_sample = value<std::int64_t>(report, "data", "next_sample")}),
-                  .loss = value<double>(report, "progress", "loss")};
+                  .loss = value<double>(report, "progress", "loss"),
+                  .scaler = scaler_state(report)};
 }
 
 checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
@@ -102,6 +112,9 @@ checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
                        {"windows", data.windows},
                        {"next_sample", data.next_sample}}},
                      {"progress", {{"loss", standing.loss}}},
+                     {"scaler",
+                      {{"scale", standing.scaler.scale},
+                       {"growth_tracker", standing.scaler.growth_tracker}}},
                      {"schedule",
                       {{"lr", config_.lr},
                        {"min_lr", config_.effective_min_lr()},

@@ -9,6 +9,7 @@
 
 #include "fsdp/checkpoint/saver.hpp"
 #include "fsdp/data/sampler.hpp"
+#include "fsdp/optim/loss_scaler.hpp"
 #include "fsdp/train/config.hpp"
 #include "train/optimizer.hpp"
 
@@ -19,6 +20,7 @@ struct Standing {
   std::int64_t step = 0;         ///< steps taken
   std::int64_t next_sample = 0;  ///< of the sampler's stream
   double loss = 0;               ///< of the last step
+  LossScalerState scaler = {};   ///< a scale of 0: none
 };
 
 /// A run's checkpoints: when to save, what belongs into one, and how to go on.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/data/corpus.hpp"
@@ -71,9 +72,17 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  " does not fit the model's context of ", models::sizes(config.model).context);
   if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0 && config.batch <= kLimit) {
     const std::int64_t batch = config.batch;
-    if (batch == 0) {
+    if (batch == 0 && config.accumulate <= 1) {
       problems.check(config.global_batch % ranks == 0, "--global-batch ", config.global_batch,
                      " is not divisible by ", ranks, " ranks");
+    } else if (batch == 0) {
+      problems.check(config.global_batch % (ranks * config.accumulate) == 0, "--global-batch ",
+                     config.global_batch, " is not divisible by ", ranks, " ranks x --accumulate ",
+                     config.accumulate);
+    } else if (config.accumulate > 0) {
+      problems.check(config.global_batch == ranks * batch * config.accumulate, "--global-batch ",
+                     config.global_batch, " is not ", ranks, " ranks x --batch ", batch,
+                     " x --accumulate ", config.accumulate, "; leave one of them out");
     } else {
       problems.check(config.global_batch % (ranks * batch) == 0, "--global-batch ",
                      config.global_batch, " is not divisible by ", ranks, " ranks x --batch ",
@@ -115,6 +124,42 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
       config.transport == "auto" || config.transport == "shm" || config.transport == "gloo" ||
           config.transport == "shm+gloo" || config.transport == "c10d",
       "--transport is '", config.transport, "', must be auto, shm, gloo, shm+gloo or c10d");
+}
+
+/// Strategies, meshes and types that make no sense together.
+void check_sharding(const TrainConfig& config, int ranks, Problems& problems) {
+  problems.check(config.accumulate >= 0 && config.accumulate <= kLimit, "--accumulate is ",
+                 config.accumulate, ", must be at least 1");
+  if (config.has_mesh()) {
+    problems.check(config.shard >= 1, "--strategy ", to_string(config.strategy),
+                   " needs --shard N, the number of ranks that hold one replica together");
+    problems.check(config.shard < 1 || ranks % config.shard == 0, "--shard ", config.shard,
+                   " does not divide ", ranks, " ranks");
+    problems.check(config.transport != "c10d" || config.shard == 1 || config.shard == ranks,
+                   "--strategy ", to_string(config.strategy),
+                   " needs groups of ranks, which --transport c10d does not have; use gloo or shm");
+  } else {
+    problems.check(config.shard == 0, "--shard ", config.shard, " is for the strategies hybrid, ",
+                   "hybrid-optimizer and secondary-shard; ", to_string(config.strategy),
+                   " uses all ranks");
+  }
+  problems.check(!config.keep_root || config.strategy != Strategy::kReplicate,
+                 "--keep-root with --strategy replicate: nothing is gathered there");
+  const bool is_low =
+      config.param_dtype != TravelType::kAsWeights || config.reduce_dtype != TravelType::kAsWeights;
+  problems.check(!is_low || config.dtype == WeightType::kFloat32,
+                 "--param-dtype and --reduce-dtype are for float32 weights, --dtype is ",
+                 to_string(config.dtype));
+  const bool accumulates =
+      config.accumulate > 1 || (config.batch > 0 && config.batch * ranks < config.global_batch);
+  problems.check(
+      config.micro_step_sync == GradientSync::kEveryBackward || accumulates,
+      "--defer without --accumulate or --batch: a step of one micro-step defers nothing");
+  problems.check(config.micro_step_sync != GradientSync::kDeferReplicate ||
+                     config.strategy == Strategy::kHybrid ||
+                     config.strategy == Strategy::kHybridOptimizer,
+                 "--defer replicas is for hybrid strategies; ", to_string(config.strategy),
+                 " has no replicas of its own");
 }
 
 /// Everything about adapters that is known before a model is built.
@@ -206,9 +251,53 @@ const char* to_string(WeightType type) {
   return type == WeightType::kFloat32 ? "float32" : "float64";
 }
 
+namespace {
+
+/// Finds a word in a table of what it stands for.
+template <class T, std::size_t n>
+T parse(const char* flag, const std::string& word, const std::pair<const char*, T> (&table)[n]) {
+  std::string known;
+  for (const auto& [name, value] : table) {
+    if (word == name) {
+      return value;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  fail(ErrorCode::kInvalidArgument, flag, " is '", word, "', must be one of ", known);
+}
+
+}  // namespace
+
+TravelType parse_travel_type(const std::string& word) {
+  return parse<TravelType>("the type", word,
+                           {{"weights", TravelType::kAsWeights},
+                            {"bfloat16", TravelType::kBFloat16},
+                            {"bf16", TravelType::kBFloat16},
+                            {"float16", TravelType::kFloat16},
+                            {"fp16", TravelType::kFloat16}});
+}
+
+Strategy parse_strategy(const std::string& word) {
+  return parse<Strategy>("--strategy", word,
+                         {{"full-shard", Strategy::kFullShard},
+                          {"shard-grad", Strategy::kShardGrad},
+                          {"replicate", Strategy::kReplicate},
+                          {"hybrid", Strategy::kHybrid},
+                          {"hybrid-optimizer", Strategy::kHybridOptimizer},
+                          {"secondary-shard", Strategy::kSecondaryShard}});
+}
+
+GradientSync parse_deferral(const std::string& word) {
+  return parse<GradientSync>("--defer", word,
+                             {{"none", GradientSync::kEveryBackward},
+                              {"replicas", GradientSync::kDeferReplicate},
+                              {"all", GradientSync::kDeferAll}});
+}
+
 void check(const TrainConfig& config, int ranks) {
   Problems problems;
   check_numbers(config, ranks, problems);
+  check_sharding(config, ranks, problems);
   check_lora(config, problems);
   problems.gather([&] { models::validate(config.model); });
   problems.raise_if_any();

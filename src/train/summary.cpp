@@ -66,7 +66,17 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   }
   text << "ranks    " << world.size() << " over " << world.communicator().transport() << ", "
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
-       << config.prefetch << "\n";
+       << config.prefetch;
+  if (config.strategy != Strategy::kFullShard) {
+    text << ", " << to_string(config.strategy);
+    if (config.has_mesh()) {
+      text << " on replicate " << world.size() / config.shard << " x shard " << config.shard;
+    }
+  }
+  if (units.front().gathered_itemsize < units.front().itemsize) {
+    text << ", weights travel at " << 8 * units.front().gathered_itemsize << " bits";
+  }
+  text << (config.checkpoint_activations ? ", activations are computed again" : "") << "\n";
   text << "batch    " << config.global_batch << " x " << config.sequence
        << " tokens a step: " << world.size() << (world.size() == 1 ? " rank x " : " ranks x ")
        << micro_steps << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch

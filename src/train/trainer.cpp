@@ -15,6 +15,7 @@
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/language_model.hpp"
 #include "fsdp/optim/clip.hpp"
+#include "fsdp/optim/loss_scaler.hpp"
 #include "fsdp/train/schedule.hpp"
 #include "train/batches.hpp"
 #include "train/checkpoints.hpp"
@@ -23,6 +24,7 @@
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/run_log.hpp"
+#include "train/sharding.hpp"
 #include "train/stop_request.hpp"
 #include "train/summary.hpp"
 
@@ -38,15 +40,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainConfig& config,
-              const World& world) {
-  return fully_shard(model, world,
-                     {.units = units_of<models::DecoderBlock>(),
-                      .prefetch = config.prefetch,
-                      .keep_root = config.keep_root,
-                      .print_promise = false});
-}
-
 /// A run under way on one rank.
 class Run {
  public:
@@ -59,8 +52,9 @@ class Run {
         validation_(parts_.validation, config.sequence),
         sampler_(training_.count(), config.seed),
         model_(detail::make_model(config)),
-        sharded_(shard(model_, config, world)),
+        sharded_(detail::shard(model_, config, world)),
         optimizer_(detail::make_optimizer(config, sharded_)),
+        scaler_(sharded_, {.enabled = config.param_dtype == TravelType::kFloat16}),
         schedule_{.lr = config.lr,
                   .min_lr = config.effective_min_lr(),
                   .warmup = config.effective_warmup(),
@@ -130,6 +124,9 @@ class Run {
       FSDP_CHECK(standing->step <= config_.steps, ErrorCode::kInvalidArgument, "'", config_.save,
                  "' is at step ", standing->step, ", beyond --steps ", config_.steps);
       standing_ = *standing;
+      if (is_scaled() && standing_.scaler.scale > 0) {
+        scaler_.set_state(standing_.scaler);
+      }
     }
     if (is_first()) {
       const std::string at = "resumed  after step " + detail::format_count(standing_.step);
@@ -166,7 +163,8 @@ class Run {
         log_->write(report);
         progress.show(report);
       }
-      if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
+      // With a loss scale a norm that is not finite is a step that was skipped.
+      if (!std::isfinite(report.loss) || (!is_scaled() && !std::isfinite(report.grad_norm))) {
         throw std::runtime_error("step " + std::to_string(report.step) + ": the loss is " +
                                  std::to_string(report.loss) + " and the gradient norm " +
                                  std::to_string(report.grad_norm) +
@@ -175,7 +173,8 @@ class Run {
       result.loss = report.loss;
       standing_ = {.step = report.step,
                    .next_sample = standing_.next_sample + config_.global_batch,
-                   .loss = report.loss};
+                   .loss = report.loss,
+                   .scaler = scaler_.state()};
       const bool is_last = report.step == config_.steps;
       checkpoints_.save(standing_, is_last || must_stop_);
       if (must_stop_ && !is_last) {
@@ -195,7 +194,9 @@ class Run {
                                       sampler_.micro_batch(standing_.next_sample, micro,
                                                            {world_.rank(), world_.size()}, batch_));
       const at::Tensor loss = model_->forward(batch.tokens, batch.targets);
-      (loss / static_cast<double>(micro_steps_)).backward();
+      sharded_.set_gradient_sync(micro + 1 < micro_steps_ ? config_.micro_step_sync
+                                                          : GradientSync::kEveryBackward);
+      scaler_.scale(loss / static_cast<double>(micro_steps_)).backward();
       loss_sum += loss.item<double>();
     }
     PendingMean mean_loss =
@@ -206,15 +207,28 @@ class Run {
     }
 
     detail::StepReport report{.step = step + 1, .lr = schedule_.at(step)};
-    report.grad_norm =
-        config_.clip > 0 ? clip_grad_norm_(sharded_, config_.clip) : grad_norm(sharded_);
+    report.grad_norm = clip();
     report.loss = mean_loss.get();
     must_stop_ = stopped && stopped->get() > 0;
     optimizer_->step(report.lr);
+    if (is_scaled()) {
+      scaler_.update();
+    }
     sharded_.zero_grad();
     report.tokens_per_s =
         static_cast<double>(config_.global_batch * config_.sequence) / seconds_since(begin);
     return report;
+  }
+
+  bool is_scaled() const { return config_.param_dtype == TravelType::kFloat16; }
+
+  /// The gradients' norm before clipping.
+  double clip() {
+    if (is_scaled()) {
+      const auto limit = config_.clip > 0 ? std::optional(config_.clip) : std::nullopt;
+      return scaler_.unscale_(limit).norm;
+    }
+    return config_.clip > 0 ? clip_grad_norm_(sharded_, config_.clip) : grad_norm(sharded_);
   }
 
   void print_end(const TrainResult& result, const std::string& text) const {
@@ -240,6 +254,7 @@ class Run {
   std::shared_ptr<models::LanguageModel> model_;
   Sharded sharded_;
   std::unique_ptr<detail::Optimizer> optimizer_;
+  LossScaler scaler_;  ///< leaves everything as it is unless weights are float16
   Schedule schedule_;
   std::int64_t batch_, micro_steps_;
   detail::Checkpoints checkpoints_;

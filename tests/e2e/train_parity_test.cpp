@@ -87,5 +87,49 @@ TEST_F(TrainParityTest, GradientAccumulationAndUntiedHead) {
   compare({"--optimizer", "sgd", "--lr", "0.3", "--untied", "--clip", "0.5"}, {"--batch", "2"});
 }
 
+/// On four ranks each strategy trains as one rank does.
+class StrategyParityTest : public TrainParityTest,
+                           public ::testing::WithParamInterface<std::vector<std::string>> {};
+
+TEST_P(StrategyParityTest, EqualsOneRank) {
+  const std::vector<std::string> sgd{"--optimizer", "sgd", "--lr", "0.3"};
+  const auto one = log_of("one", sgd + std::vector<std::string>{"--ranks", "1"});
+  const auto four = log_of("four", sgd + GetParam() + std::vector<std::string>{"--ranks", "4"});
+  expect_same(one, four);
+}
+
+using Flags = std::vector<std::string>;
+INSTANTIATE_TEST_SUITE_P(
+    Flags, StrategyParityTest,
+    ::testing::Values(
+        Flags{"--strategy", "shard-grad", "--checkpoint-activations"},
+        Flags{"--strategy", "replicate", "--accumulate", "2", "--defer", "all"},
+        Flags{"--strategy", "hybrid", "--shard", "2", "--accumulate", "2", "--defer", "replicas"},
+        Flags{"--strategy", "hybrid-optimizer", "--shard", "2"},
+        Flags{"--strategy", "secondary-shard", "--shard", "2", "--transport", "gloo"}),
+    [](const auto& tested) {
+      std::string name = tested.param[1];
+      std::erase(name, '-');
+      return name;
+    });
+
+/// Low precision learns what full precision learns, to a few hundredths of the loss.
+class LowPrecisionTest : public TrainParityTest,
+                         public ::testing::WithParamInterface<std::vector<std::string>> {};
+
+TEST_P(LowPrecisionTest, LearnsAsFullPrecisionDoes) {
+  const std::vector<std::string> adamw{"--lr", "1e-3", "--eps", "1e-4", "--ranks", "2"};
+  const auto full = log_of("full", adamw);
+  const auto low = log_of("low", adamw + GetParam());
+  ASSERT_EQ(low.size(), kSteps);
+  EXPECT_NE(low.back().loss, full.back().loss) << "nothing was rounded";
+  EXPECT_LE(relative(low.back().loss, full.back().loss), 0.03);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LowPrecisionTest,
+                         ::testing::Values(Flags{"--param-dtype", "bf16", "--reduce-dtype", "bf16"},
+                                           Flags{"--param-dtype", "fp16"}),
+                         [](const auto& tested) { return tested.param[1]; });
+
 }  // namespace
 }  // namespace fsdp::test

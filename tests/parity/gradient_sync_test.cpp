@@ -68,6 +68,22 @@ TEST(Divisor, Fault013_SumMeanAndWeightedByCount) {
   EXPECT_DOUBLE_EQ(gradient(Reduction::kSum, 0, true), 16.0);
 }
 
+TEST(Divisor, Fault013_IsPrintedWithThePromise) {
+  testing::internal::CaptureStderr();
+  run_threads(2, [](World world) {
+    auto model = std::make_shared<Weights>(std::vector<std::int64_t>{3});
+    Options options = test_options({});
+    options.print_promise = true;
+    options.strategy = Strategy::kShardGrad;
+    Sharded sharded = fully_shard(model, world, options);
+    sharded.set_gradient_divisor(12.5);
+    model->sum().backward();
+  });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("over 2 ranks, shard_grad; gradients are summed over ranks and divided by "
+                        "12.5"));
+}
+
 TEST(Divisor, Fault015_HowAStepIsSplitDoesNotMatter) {
   // Ten samples a rank in all cases; the divisor is the number of samples of the whole step.
   for (const std::vector<int>& split :

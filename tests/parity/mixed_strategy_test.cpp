@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -154,6 +155,57 @@ TEST(Mixed, PatternsMatchWholeNames) {
   EXPECT_FALSE(matches("norm", "block1.norm.weight"));
   EXPECT_FALSE(matches("a*b", "aXbc"));
   EXPECT_FALSE(matches("", "a"));
+}
+
+/// Whole weights after three steps with bfloat16 weights and float32 shards.
+at::Tensor trained_in_bfloat16(const World& world, Options options) {
+  static std::mutex mutex;
+  std::shared_ptr<Tower> model;
+  {
+    const std::lock_guard lock(mutex);
+    torch::manual_seed(3);
+    model = std::make_shared<Tower>();
+  }
+  options.precision.param = at::kBFloat16;
+  Sharded sharded = fully_shard(model, world, std::move(options));
+  optim::AdamW optimizer(sharded, {.lr = 1e-2, .eps = 1e-4});
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    sharded.reset_counters();
+    const at::Tensor x = batch(6, step, world.rank()).to(torch::kFloat);
+    model->forward(x).to(torch::kFloat).square().mean().backward();
+    EXPECT_EQ(sharded.counters().casts, 3) << "each unit once a step";
+    optimizer.step();
+    EXPECT_EQ(sharded.ledger().live(), sharded.promise());
+  }
+  const auto full = sharded.full_parameters();
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& parameter : model->parameters()) {
+    EXPECT_EQ(parameter.scalar_type(), torch::kFloat);
+    flat.push_back(parameter.detach().reshape({-1}));
+  }
+  return torch::cat(flat).clone();
+}
+
+TEST(Mixed, EveryStrategyTrainsInLowPrecisionAsFullSharding) {
+  run_threads(4, [](World world) {
+    const at::Tensor expected = trained_in_bfloat16(world, test_options(units_of<Block>()));
+    const DeviceMesh mesh(world, 2, 2);
+    for (const Store store : {Store::kSlots, Store::kAliased}) {
+      for (const Strategy strategy : {Strategy::kShardGrad, Strategy::kReplicate, Strategy::kHybrid,
+                                      Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
+        SCOPED_TRACE(to_string(strategy));
+        Options options = test_options(units_of<Block>());
+        options.store = store;
+        options.strategy = strategy;
+        if (strategy != Strategy::kShardGrad && strategy != Strategy::kReplicate) {
+          options.mesh = mesh;
+        }
+        // Sums over ranks round in another order.
+        EXPECT_TRUE(torch::allclose(trained_in_bfloat16(world, options), expected, 0, 1e-3));
+      }
+    }
+  });
 }
 
 /// One unit of three dtypes, all of which its operators take in turn.

@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -49,6 +50,11 @@ class KeyValueCache {
 /// A block of a language model: the usual unit of sharding, as `units_of<models::DecoderBlock>()`.
 class DecoderBlock : public torch::nn::Module {};
 
+/// What runs a block: it returns what `block(x)` returns, and may call it more than once, as
+/// activation checkpointing does.
+using BlockRunner =
+    std::function<at::Tensor(const std::function<at::Tensor(at::Tensor)>& block, at::Tensor x)>;
+
 /// A causal language model.
 ///
 /// *Invariants*: weights are drawn from LibTorch's default generator in a fixed order, so that
@@ -70,6 +76,9 @@ class LanguageModel : public torch::nn::Module {
   /// context
   at::Tensor forward(const at::Tensor& tokens, KeyValueCache& cache);
 
+  /// Lets `run` run each block in every forward without a cache; empty: blocks run by themselves.
+  void set_block_runner(BlockRunner run) { run_block_ = std::move(run); }
+
   virtual ModelConfig model_config() const = 0;
   ModelSizes model_sizes() const { return sizes(model_config()); }
 
@@ -78,9 +87,13 @@ class LanguageModel : public torch::nn::Module {
   virtual at::Tensor features(const at::Tensor& tokens, KeyValueCache* cache) = 0;
   /// Logits of features.
   virtual at::Tensor head(const at::Tensor& features) = 0;
+  /// Null when blocks run by themselves.
+  const BlockRunner& block_runner() const { return run_block_; }
 
  private:
   void check_tokens(const at::Tensor& tokens, std::int64_t seen) const;
+
+  BlockRunner run_block_;
 };
 
 /// Builds a model of that shape with new weights. @throws Error kInvalidArgument, see validate()

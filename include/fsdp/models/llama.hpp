@@ -83,7 +83,7 @@ TORCH_MODULE(LlamaBlock);
 class LlamaBodyImpl : public torch::nn::Module {
  public:
   explicit LlamaBodyImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& tokens, KeyValueCache* cache);
+  at::Tensor forward(const at::Tensor& tokens, KeyValueCache* cache, const BlockRunner& run = {});
 
   torch::nn::Embedding embed_tokens{nullptr};
 

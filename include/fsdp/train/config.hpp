@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "fsdp/engine/strategy.hpp"
 #include "fsdp/format/peft.hpp"
 #include "fsdp/models/model_config.hpp"
 
@@ -21,6 +22,17 @@ OptimizerKind parse_optimizer(const std::string& word);
 /// "float32" or "float64".
 const char* to_string(WeightType type);
 
+/// What weights are gathered as and gradients sent in; the optimizer's weights keep their own type.
+enum class TravelType { kAsWeights, kBFloat16, kFloat16 };
+/// From "weights", "bfloat16", "float16". @throws Error kInvalidArgument
+TravelType parse_travel_type(const std::string& word);
+/// From "full-shard", "shard-grad", "replicate", "hybrid", "hybrid-optimizer", "secondary-shard".
+/// @throws Error kInvalidArgument
+Strategy parse_strategy(const std::string& word);
+/// From "none", "replicas", "all": which reductions wait for the last micro-step.
+/// @throws Error kInvalidArgument
+GradientSync parse_deferral(const std::string& word);
+
 /// A training run. The defaults train the default model on the default text.
 struct TrainConfig {
   std::string data;           ///< text file, directory, or .bin token file
@@ -35,7 +47,8 @@ struct TrainConfig {
 
   std::int64_t steps = 1000;
   std::int64_t global_batch = 32;  ///< sequences of all ranks and micro-steps in one step
-  std::int64_t batch = 0;          ///< sequences of a rank in a micro-step; 0: no accumulation
+  std::int64_t batch = 0;          ///< sequences of a rank in a micro-step; 0: as `accumulate` says
+  std::int64_t accumulate = 0;     ///< micro-steps of a step; 0: as `batch` says, or 1
   double lr = 4e-3;
   double min_lr = -1;        ///< below 0: a tenth of lr
   std::int64_t warmup = -1;  ///< below 0: a twentieth of the steps
@@ -62,16 +75,29 @@ struct TrainConfig {
   int keep = 2;                 ///< complete checkpoints that stay; 0: all
   bool resume = false;          ///< go on from the newest in `save`, if there is one
 
-  int prefetch = 1;                ///< units gathered ahead of the one that computes
-  bool keep_root = false;          ///< keep embeddings and head gathered during a step
-  std::string transport = "auto";  ///< "auto", "shm", "gloo", "c10d"
+  Strategy strategy = Strategy::kFullShard;
+  int shard = 0;  ///< ranks of a replica, for the strategies on a mesh
+  TravelType param_dtype = TravelType::kAsWeights;
+  TravelType reduce_dtype = TravelType::kAsWeights;             ///< sums are in float32 in any case
+  GradientSync micro_step_sync = GradientSync::kEveryBackward;  ///< of all micro-steps but the last
+  bool checkpoint_activations = false;  ///< of each block: computed again in backward
+  int prefetch = 1;                     ///< units gathered ahead of the one that computes
+  bool keep_root = false;               ///< keep embeddings and head gathered during a step
+  std::string transport = "auto";       ///< "auto", "shm", "gloo", "c10d"
 
   double effective_momentum() const {
     return momentum >= 0 ? momentum : optimizer == OptimizerKind::kMuon ? 0.95 : 0;
   }
   double effective_min_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
   std::int64_t effective_warmup() const { return warmup < 0 ? steps / 20 : warmup; }
-  std::int64_t effective_batch(int ranks) const { return batch > 0 ? batch : global_batch / ranks; }
+  std::int64_t effective_batch(int ranks) const {
+    return batch > 0 ? batch : global_batch / (ranks * (accumulate > 0 ? accumulate : 1));
+  }
+  /// Whether the strategy runs on a mesh of replicas and shards.
+  bool has_mesh() const {
+    return strategy == Strategy::kHybrid || strategy == Strategy::kHybridOptimizer ||
+           strategy == Strategy::kSecondaryShard;
+  }
 };
 
 /// Checks numbers and files for a run of `ranks` ranks: sizes of the model, batches that divide,

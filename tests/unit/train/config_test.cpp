@@ -45,6 +45,50 @@ TEST_F(TrainConfigTest, BatchesMustDivide) {
   EXPECT_EQ(refusal(2), "accepted");
 }
 
+TEST_F(TrainConfigTest, MicroStepsAndBatchesAreOneThing) {
+  config_.accumulate = 4;
+  EXPECT_EQ(refusal(2), "accepted");
+  EXPECT_EQ(config_.effective_batch(2), 4);
+  EXPECT_THAT(refusal(3), HasSubstr("32 is not divisible by 3 ranks x --accumulate 4"));
+  config_.batch = 2;
+  EXPECT_THAT(refusal(2), HasSubstr("32 is not 2 ranks x --batch 2 x --accumulate 4"));
+}
+
+TEST_F(TrainConfigTest, SenselessShardingIsRefused) {
+  config_.strategy = parse_strategy("hybrid");
+  EXPECT_THAT(refusal(4), HasSubstr("--strategy hybrid needs --shard N"));
+  config_.shard = 3;
+  EXPECT_THAT(refusal(4), HasSubstr("--shard 3 does not divide 4 ranks"));
+  config_.shard = 2;
+  EXPECT_EQ(refusal(4), "accepted");
+  config_.transport = "c10d";
+  EXPECT_THAT(refusal(4), HasSubstr("--transport c10d does not have"));
+  config_.transport = "auto";
+  config_.strategy = parse_strategy("full-shard");
+  EXPECT_THAT(refusal(4), HasSubstr("--shard 2 is for the strategies hybrid"));
+  config_.shard = 0;
+  config_.strategy = parse_strategy("replicate");
+  config_.keep_root = true;
+  EXPECT_THAT(refusal(4), HasSubstr("nothing is gathered"));
+}
+
+TEST_F(TrainConfigTest, SenselessTypesAndDeferralsAreRefused) {
+  config_.param_dtype = parse_travel_type("bf16");
+  config_.dtype = WeightType::kFloat64;
+  EXPECT_THAT(refusal(), HasSubstr("--dtype is float64"));
+  config_.dtype = WeightType::kFloat32;
+  EXPECT_EQ(refusal(), "accepted");
+  config_.micro_step_sync = parse_deferral("all");
+  EXPECT_THAT(refusal(), HasSubstr("a step of one micro-step defers nothing"));
+  config_.accumulate = 2;
+  EXPECT_EQ(refusal(), "accepted");
+  config_.micro_step_sync = parse_deferral("replicas");
+  EXPECT_THAT(refusal(), HasSubstr("has no replicas of its own"));
+  EXPECT_THROW(parse_strategy("zero-infinity"), Error);
+  EXPECT_THROW(parse_travel_type("int4"), Error);
+  EXPECT_THROW(parse_deferral("later"), Error);
+}
+
 TEST_F(TrainConfigTest, AllProblemsAreNamedInOneLine) {
   config_.steps = 0;
   config_.lr = -1;
