@@ -96,6 +96,10 @@ class GradSink {
     bool is_gathering = false;
   };
 
+  /// What a gradient shard has that was not handed out: a later reduction adds to it. A unit may be
+  /// reduced twice in one backward, when backwards are nested.
+  enum class Sum : char { kNone, kThisBackward, kDeferred };
+
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
@@ -135,7 +139,7 @@ class GradSink {
   std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
   std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
   std::vector<char> has_partial_;                   ///< by unit
-  std::vector<char> has_sum_;  ///< by unit: the gradient shard has one that was not handed out
+  std::vector<Sum> sum_of_;                         ///< by unit
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };
