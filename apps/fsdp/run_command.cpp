@@ -21,6 +21,7 @@ Arguments command_line(Arguments before_dashes, const Arguments& after_dashes) {
 struct RunFlags {
   launch::LaunchOptions options;
   double grace_s = 5;
+  bool no_pin = false;
 };
 
 }  // namespace
@@ -35,6 +36,9 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
       ->add_option("--threads", flags->options.threads,
                    "OMP_NUM_THREADS of each rank (default: as set, else cores / ranks)")
       ->check(CLI::Range(1, 4096));
+  command->add_flag("--no-pin", flags->no_pin,
+                    "Let ranks share all cores (default: each keeps to cores of its own, unless "
+                    "there are more ranks than cores)");
   command
       ->add_option("--grace", flags->grace_s, "Seconds between SIGTERM and SIGKILL after a failure")
       ->check(CLI::Range(0.0, 86400.0))
@@ -60,6 +64,7 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
     flags->options.command = command_line(command->remaining(), after_dashes);
     flags->options.grace =
         std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
+    flags->options.pins_ranks = !flags->no_pin;
     try {
       return launch::run(flags->options);
     } catch (const Error& error) {

@@ -32,9 +32,9 @@ struct TrainFlags {
   std::string preset = "default";
   std::optional<std::int64_t> layers, width, heads, sequence, vocab;
   std::optional<double> dropout, lr;
-  bool tied = false, untied = false, train_adapter = false;
   std::string strategy = "full-shard", deferral = "none";
   std::string param_dtype = "weights", reduce_dtype = "weights";
+  bool tied = false, untied = false, train_adapter = false, no_pin = false;
   std::string optimizer = train::to_string(train::OptimizerKind::kAdamW);
   std::string dtype = train::to_string(train::WeightType::kFloat32);
 };
@@ -196,13 +196,16 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->capture_default_str();
   sharding->add_flag("--checkpoint-activations", config.checkpoint_activations,
                      "Keep no activations inside of blocks; backward computes them again");
+  sharding->add_flag("--no-pin", flags.no_pin,
+                     "Let the ranks started here share all cores (default: each keeps to its own)");
   sharding->add_option("--prefetch", config.prefetch, "Units gathered ahead of the computation")
       ->capture_default_str();
   sharding->add_flag("--keep-root", config.keep_root,
                      "Keep embeddings and head gathered in a step");
   sharding
       ->add_option("--transport", config.transport,
-                   "How ranks talk; auto: shm on one host, else gloo")
+                   "How ranks talk; auto: shm on one host, shm+gloo on several of several ranks "
+                   "each, else gloo")
       ->check(CLI::IsMember({"auto", "shm", "gloo", "shm+gloo", "c10d"}))
       ->capture_default_str();
 }
@@ -311,6 +314,7 @@ int train_here(const TrainFlags& flags) {
 int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks) {
   launch::LaunchOptions options;
   options.ranks = ranks;
+  options.pins_ranks = !flags.no_pin;
   if (!flags.config.save.empty()) {
     options.grace = kGraceForSaving;
   }

@@ -5,9 +5,14 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "fsdp/base/error.hpp"
@@ -32,46 +37,106 @@ struct Accumulator<c10::Half> {
   using type = float;
 };
 
+/// What is done to a finished sum, the same for all blocks.
+struct Finish {
+  Reduction reduction;
+  bool is_streamed = false;  ///< dst is too large to stay in a cache
+};
+
+/// A division by a power of two is a multiplication, to the bit.
+template <class Sum>
+bool has_exact_inverse(double divisor) {
+  int exponent = 0;
+  return std::is_floating_point_v<Sum> && std::abs(std::frexp(divisor, &exponent)) == 0.5 &&
+         std::abs(exponent) < 100;
+}
+
+template <class Sum>
+void divide(Sum* sums, std::int64_t count, double divisor) {
+  if (divisor == 1.0) {
+    return;
+  }
+  if (has_exact_inverse<Sum>(divisor)) {
+    const auto inverse = static_cast<Sum>(1.0 / divisor);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums[i] *= inverse;
+    }
+    return;
+  }
+  const auto by = static_cast<Sum>(divisor);
+  for (std::int64_t i = 0; i < count; ++i) {
+    sums[i] /= by;
+  }
+}
+
+template <class Sum, class Dst>
+void store(Dst* dst, const Sum* sums, std::int64_t count, bool) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    dst[i] = static_cast<Dst>(sums[i]);
+  }
+}
+
+#if defined(__SSE2__)
+/// Past the caches: a plain store reads the line that it overwrites first.
+void store(float* dst, const float* sums, std::int64_t count, bool is_streamed) {
+  constexpr std::int64_t kLanes = 4;
+  std::int64_t i = 0;
+  if (is_streamed && reinterpret_cast<std::uintptr_t>(dst) % 16 == 0) {
+    for (; i + kLanes <= count; i += kLanes) {
+      _mm_stream_ps(dst + i, _mm_loadu_ps(sums + i));
+    }
+  }
+  std::copy(sums + i, sums + count, dst + i);
+}
+#endif
+
 template <class T, class Dst>
 void reduce_block(Dst* dst, std::span<const void* const> slices, std::int64_t begin,
-                  std::int64_t count, const Reduction& reduction) {
+                  std::int64_t count, const Finish& finish) {
   using Sum = typename Accumulator<T>::type;
-  std::array<Sum, kBlock> sums;
-  const T* first = static_cast<const T*>(slices[0]) + begin;
-  for (std::int64_t i = 0; i < count; ++i) {
-    sums[static_cast<std::size_t>(i)] = static_cast<Sum>(first[i]);
-  }
-  for (std::size_t k = 1; k < slices.size(); ++k) {
-    const T* slice = static_cast<const T*>(slices[k]) + begin;
+  std::array<Sum, kBlock> block;
+  Sum* sums = block.data();
+  const auto slice = [&](std::size_t k) { return static_cast<const T*>(slices[k]) + begin; };
+  const T* first = slice(0);
+  if (slices.size() == 1) {
     for (std::int64_t i = 0; i < count; ++i) {
-      sums[static_cast<std::size_t>(i)] += static_cast<Sum>(slice[i]);
-    }
-  }
-  if (reduction.divisor != 1.0) {
-    const auto divisor = static_cast<Sum>(reduction.divisor);
-    for (std::int64_t i = 0; i < count; ++i) {
-      sums[static_cast<std::size_t>(i)] /= divisor;
-    }
-  }
-  if (reduction.accumulate) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      dst[begin + i] =
-          static_cast<Dst>(static_cast<Sum>(dst[begin + i]) + sums[static_cast<std::size_t>(i)]);
+      sums[i] = static_cast<Sum>(first[i]);
     }
   } else {
+    const T* second = slice(1);
     for (std::int64_t i = 0; i < count; ++i) {
-      dst[begin + i] = static_cast<Dst>(sums[static_cast<std::size_t>(i)]);
+      sums[i] = static_cast<Sum>(first[i]) + static_cast<Sum>(second[i]);
     }
   }
+  for (std::size_t k = 2; k < slices.size(); ++k) {
+    const T* next = slice(k);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums[i] += static_cast<Sum>(next[i]);
+    }
+  }
+  divide(sums, count, finish.reduction.divisor);
+  if (finish.reduction.accumulate) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums[i] = static_cast<Sum>(dst[begin + i]) + sums[i];
+    }
+  }
+  store(dst + begin, sums, count, finish.is_streamed);
 }
 
 template <class T, class Dst = T>
 void reduce_all(void* dst, std::span<const void* const> slices, std::int64_t numel,
                 const Reduction& reduction) {
+  constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;
+  const Finish finish{
+      .reduction = reduction,
+      .is_streamed = numel * static_cast<std::int64_t>(sizeof(Dst)) >= kStreamedBytes};
   at::parallel_for(0, numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; at += kBlock) {
-      reduce_block<T>(static_cast<Dst*>(dst), slices, at, std::min(kBlock, end - at), reduction);
+      reduce_block<T>(static_cast<Dst*>(dst), slices, at, std::min(kBlock, end - at), finish);
     }
+#if defined(__SSE2__)
+    _mm_sfence();  // what was streamed is seen before what says that it is there
+#endif
   });
 }
 

@@ -14,6 +14,13 @@
 namespace fsdp::engine {
 
 namespace {
+// What a unit's gradient shard has that was not handed out, as bits of has_sum_. A reduction adds
+// to either.
+constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
+constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
+}  // namespace
+
+namespace {
 
 /// Where parameter `i` lies in its unit's flat gradient, in its own shape.
 at::Tensor place_of(const Unit& unit, int i, const at::Tensor& flat) {
@@ -122,6 +129,8 @@ bool GradSink::prepare_shard(int index) {
       parameter.is_present = true;
     }
   }
+  // A backward inside of this one may complete the unit once more.
+  has_sum_[static_cast<std::size_t>(index)] |= kOfThisBackward;
   return has_grad || has_sum;
 }
 
@@ -211,10 +220,16 @@ void GradSink::wait_reduce(int bundle) {
       continue;
     }
     work->wait();
+<<<<<<< HEAD
     const bool is_deferred = sync_ == GradientSync::kDeferReplicate;
     has_deferred_ = has_deferred_ || is_deferred;
     if (placement.replicate == nullptr) {
       sum_of_[index] = is_deferred ? Sum::kDeferred : std::max(sum_of_[index], Sum::kThisBackward);
+=======
+    if (sync_ == GradientSync::kDeferReplicate) {
+      (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] |= kWaits;
+      has_deferred_ = true;
+>>>>>>> 0305352c7580ed09f65272823dbddeae0210e440
       continue;
     }
     if (is_deferred) {
@@ -255,10 +270,14 @@ void GradSink::drop_collected() {
     advance_outer();
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+<<<<<<< HEAD
     if (sum_of_[unit] == Sum::kThisBackward) {
       sum_of_[unit] = Sum::kNone;
     }
     const bool waits = has_partial_[unit] != 0 || sum_of_[unit] != Sum::kNone;
+=======
+    has_sum_[unit] &= kWaits;
+>>>>>>> 0305352c7580ed09f65272823dbddeae0210e440
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.fired = 0;
       parameter.is_present = parameter.is_present && waits;

@@ -133,13 +133,13 @@ class GradSink {
   /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
   std::array<at::Tensor, 2> partial_buffers_;
   std::size_t next_partial_ = 0;
-  std::vector<int> buffer_of_;                      ///< by bundle, -1 when it has none
-  std::vector<std::unique_ptr<comm::Work>> works_;  ///< by unit
-  std::vector<Outer> outer_;                        ///< under way over the replicas
-  std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
-  std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
-  std::vector<char> has_partial_;                   ///< by unit
-  std::vector<Sum> sum_of_;                         ///< by unit
+  std::vector<int> buffer_of_;                           ///< by bundle, -1 when it has none
+  std::vector<std::unique_ptr<comm::Work>> works_;       ///< by unit
+  std::vector<Outer> outer_;                             ///< under way over the replicas
+  std::vector<at::Tensor> deferred_;                     ///< by unit: whole; undefined until needed
+  std::vector<at::Tensor> partials_;                     ///< by unit: [slice_numel]; likewise
+  std::vector<char> has_partial_;                        ///< by unit
+  std::vector<Sum> sum_of_;                              ///< by unit
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };

@@ -19,6 +19,7 @@
 
 #include "base/network.hpp"
 #include "fsdp/base/error.hpp"
+#include "launch/core_sets.hpp"
 #include "launch/descendants.hpp"
 #include "launch/guardian.hpp"
 #include "launch/own_process.hpp"
@@ -110,6 +111,8 @@ void Supervisor::prepare() {
                "' cannot be made: ", error.message());
   }
   streams_.resize(static_cast<std::size_t>(options_.ranks));
+  const std::vector<cpu_set_t> cores =
+      options_.pins_ranks ? detail::divide_cores(options_.ranks) : std::vector<cpu_set_t>();
   for (int number = 0; number < options_.ranks; ++number) {
     std::shared_ptr<detail::LogFile> log;
     if (!options_.log_dir.empty()) {
@@ -126,6 +129,9 @@ void Supervisor::prepare() {
     command.input = number == 0 && !detail::is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
     command.ignores_hangup = signals_.ignores_hangup();
     command.open_files = open_files;
+    if (!cores.empty()) {
+      command.cores = cores[static_cast<std::size_t>(number)];
+    }
     for (const int terminal : {STDOUT_FILENO, STDERR_FILENO}) {
       const bool is_output = terminal == STDOUT_FILENO;
       Descriptor end = route(number, terminal, log, is_output ? streams.output : streams.error);

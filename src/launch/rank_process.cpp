@@ -56,6 +56,9 @@ void set_signals(bool ignores_hangup) {
   if (command.open_files) {
     ::setrlimit(RLIMIT_NOFILE, &*command.open_files);
   }
+  if (command.cores) {
+    ::sched_setaffinity(0, sizeof(cpu_set_t), &*command.cores);  // refused: it runs anywhere
+  }
   const std::array<int, 3> streams{command.input, command.output, command.error};
   for (int number = 0; number < 3; ++number) {
     if (streams[static_cast<std::size_t>(number)] >= 0) {

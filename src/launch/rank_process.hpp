@@ -2,6 +2,7 @@
 /// One rank as a child process.
 #pragma once
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
@@ -22,6 +23,7 @@ struct RankCommand {
   int error = -1;                             ///< the child's standard error; -1 inherits
   bool ignores_hangup = false;                ///< as under nohup
   std::optional<rlimit> open_files = {};      ///< the limit of open files to go back to
+  std::optional<cpu_set_t> cores = {};        ///< where it may run; else where the caller may
 };
 
 /// What became of a start: a process, or errno of what refused it.

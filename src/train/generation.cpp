@@ -12,6 +12,7 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/weights.hpp"
 #include "fsdp/comm/communicator.hpp"
+#include "fsdp/engine/deferred_init.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/generate.hpp"
 #include "fsdp/models/lora.hpp"
@@ -24,12 +25,15 @@ std::shared_ptr<models::LanguageModel> make_model(const std::string& path,
                                                   const models::ModelConfig& config) {
   const archive::WeightSource source(path);
   const auto found = source.documents().find(format::kAdapterConfig);
-  const auto model = models::make_model(config);
-  if (found != source.documents().end()) {
-    models::add_adapters(*model, format::parse_adapter_config(path, found->second));
-  }
-  model->eval();
-  return model;
+  // No rank ever holds the whole model: weights come to be when it is sharded.
+  return deferred_init([&] {
+    const auto model = models::make_model(config);
+    if (found != source.documents().end()) {
+      models::add_adapters(*model, format::parse_adapter_config(path, found->second));
+    }
+    model->eval();
+    return model;
+  });
 }
 
 /// Rank 0's number, on every rank.

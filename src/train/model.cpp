@@ -12,6 +12,7 @@
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/weights.hpp"
+#include "fsdp/engine/deferred_init.hpp"
 #include "fsdp/models/lora.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
 
@@ -19,14 +20,17 @@ namespace fsdp::train::detail {
 
 std::shared_ptr<models::LanguageModel> make_model(const TrainConfig& config) {
   torch::manual_seed(config.seed);
-  const auto model = models::make_model(config.model);
-  if (config.dtype == WeightType::kFloat64) {
-    model->to(torch::kFloat64);
-  }
-  if (config.lora.rank > 0) {
-    models::add_adapters(*model, config.lora);
-  }
-  return model;
+  // No rank ever holds the whole model: weights come to be when it is sharded.
+  return deferred_init([&] {
+    const auto model = models::make_model(config.model);
+    if (config.dtype == WeightType::kFloat64) {
+      model->to(torch::kFloat64);
+    }
+    if (config.lora.rank > 0) {
+      models::add_adapters(*model, config.lora);
+    }
+    return model;
+  });
 }
 
 namespace {

@@ -341,9 +341,8 @@ struct InTurn : nn::Module {
 
 TEST(Mesh, AUnitThatIsReducedInTwoRoundsOfABackwardGetsTheSum) {
   run_threads(4, [](World world) {
-    for (const Strategy strategy :
-         {Strategy::kFullShard, Strategy::kReplicate, Strategy::kHybrid,
-          Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
+    for (const Strategy strategy : {Strategy::kFullShard, Strategy::kReplicate, Strategy::kHybrid,
+                                    Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
       SCOPED_TRACE(to_string(strategy));
       auto model = std::make_shared<InTurn>();
       Options options = test_options(units_listed({"a", "b", "c"}));

@@ -40,7 +40,7 @@ format::LoRAConfig adapter_of(const std::string& directory);
 /// on rank 0 with each token as it is drawn. Returns the new tokens, the same on all ranks: they
 /// are rank 0's.
 /// @collective all ranks @memory the shards, the units that are gathered, and the cache of keys and
-/// values on every rank; the whole model once while it is built
+/// values on every rank
 /// @throws Error as config_of(), checkpoint::load_weights() and models::generate()
 std::vector<std::int64_t> generate(const GenerationConfig& config, const World& world,
                                    const std::function<void(std::int64_t)>& on_token = {});

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <thread>
 
 #include "fsdp/base/error.hpp"
+#include "launch/core_sets.hpp"
 
 namespace fsdp::launch {
 namespace {
@@ -232,6 +234,59 @@ TEST_F(Launcher, AMissingProgramIsNotFound) {
 TEST_F(Launcher, BadOptionsAreRefused) {
   EXPECT_THROW(run({.ranks = 0, .command = {"true"}}), Error);
   EXPECT_THROW(run({.ranks = 2}), Error);
+}
+
+// ---- cores --------------------------------------------------------------------------------------
+
+/// The cores that each of `ranks` ranks sees, by the system's list ("0-3,8").
+std::vector<std::string> cores_of(int ranks, bool pins) {
+  std::string pattern = std::filesystem::temp_directory_path() / "fsdp-cores-XXXXXX";
+  const std::string directory = ::mkdtemp(pattern.data());
+  LaunchOptions options =
+      script(ranks, "grep Cpus_allowed_list /proc/self/status > " + directory + "/$RANK");
+  options.pins_ranks = pins;
+  EXPECT_EQ(run(options), 0);
+  std::vector<std::string> lists;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::istringstream line(read_file(directory + "/" + std::to_string(rank)));
+    std::string name, list;
+    line >> name >> list;
+    lists.push_back(list);
+  }
+  std::filesystem::remove_all(directory);
+  return lists;
+}
+
+TEST(Cores, EachRankKeepsToItsOwnAndTogetherTheyHaveAll) {
+  const auto sets = detail::divide_cores(2);
+  if (sets.empty()) {
+    GTEST_SKIP() << "one core";
+  }
+  cpu_set_t all, both, common;
+  CPU_ZERO(&all);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+  CPU_OR(&both, &sets[0], &sets[1]);
+  CPU_AND(&common, &sets[0], &sets[1]);
+  EXPECT_TRUE(CPU_EQUAL(&both, &all));
+  EXPECT_EQ(CPU_COUNT(&common), 0);
+  EXPECT_LE(CPU_COUNT(&sets[1]) - CPU_COUNT(&sets[0]), 1);
+
+  const std::vector<std::string> pinned = cores_of(2, true);
+  EXPECT_NE(pinned[0], pinned[1]);
+  const std::vector<std::string> alone = cores_of(1, true);
+  const std::vector<std::string> shared = cores_of(2, false);
+  EXPECT_EQ(shared[0], shared[1]);
+  EXPECT_EQ(shared[0], alone[0]);
+  EXPECT_NE(shared[0], pinned[0]);
+}
+
+TEST(Cores, AreSharedByMoreRanksThanThereAre) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+  EXPECT_TRUE(detail::divide_cores(CPU_COUNT(&all) + 1).empty());
+  EXPECT_EQ(detail::divide_cores(CPU_COUNT(&all)).size(),
+            static_cast<std::size_t>(CPU_COUNT(&all)));
 }
 
 }  // namespace
