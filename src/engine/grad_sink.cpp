@@ -111,7 +111,7 @@ void GradSink::complete(int unit, at::Tensor& flat) {
 /// replaced is taken over. Returns whether there is anything to add to.
 bool GradSink::prepare_shard(int index) {
   Unit& unit = at(index);
-  const bool has_sum = sum_of_[static_cast<std::size_t>(index)] != Sum::kNone;
+  const bool has_sum = has_sum_[static_cast<std::size_t>(index)] != 0;
   const bool has_grad = std::ranges::any_of(
       unit.parameters, [](const Parameter& parameter) { return parameter.shard.grad().defined(); });
   for (Parameter& parameter : unit.parameters) {
@@ -159,7 +159,6 @@ std::unique_ptr<comm::Work> GradSink::start_outer(int unit, const at::Tensor& sr
       of.logical_numel(of.placement.give) * static_cast<std::int64_t>(src.element_size());
   counters_.replica_bytes += of.placement.is_refreshed() ? bytes : 2 * bytes;
   ++counters_.replica_reductions;
-  sum_of_[static_cast<std::size_t>(unit)] = Sum::kThisBackward;
   return of.placement.replicate->reduce_scatter(answered_grad(of), src,
                                                 {.divisor = divisor_, .accumulate = has_grad},
                                                 {unit, "replicas of " + of.name});
@@ -220,20 +219,12 @@ void GradSink::wait_reduce(int bundle) {
       continue;
     }
     work->wait();
-<<<<<<< HEAD
-    const bool is_deferred = sync_ == GradientSync::kDeferReplicate;
-    has_deferred_ = has_deferred_ || is_deferred;
-    if (placement.replicate == nullptr) {
-      sum_of_[index] = is_deferred ? Sum::kDeferred : std::max(sum_of_[index], Sum::kThisBackward);
-=======
     if (sync_ == GradientSync::kDeferReplicate) {
       (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] |= kWaits;
       has_deferred_ = true;
->>>>>>> 0305352c7580ed09f65272823dbddeae0210e440
       continue;
     }
-    if (is_deferred) {
-      has_partial_[index] = 1;
+    if (placement.replicate == nullptr) {
       continue;
     }
     outer_.push_back({.unit = unit, .work = start_outer(unit, partial_view(unit))});
@@ -253,7 +244,7 @@ void GradSink::hand_out() {
   }
   presence_.agree(units_, divisor_);
   has_deferred_ = false;
-  std::ranges::fill(sum_of_, Sum::kNone);
+  std::ranges::fill(has_sum_, 0);
   for (Unit& unit : units_) {
     for (Parameter& parameter : unit.parameters) {
       const bool is_present = std::exchange(parameter.is_present, false);
@@ -270,17 +261,11 @@ void GradSink::drop_collected() {
     advance_outer();
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-<<<<<<< HEAD
-    if (sum_of_[unit] == Sum::kThisBackward) {
-      sum_of_[unit] = Sum::kNone;
-    }
-    const bool waits = has_partial_[unit] != 0 || sum_of_[unit] != Sum::kNone;
-=======
     has_sum_[unit] &= kWaits;
->>>>>>> 0305352c7580ed09f65272823dbddeae0210e440
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.fired = 0;
-      parameter.is_present = parameter.is_present && waits;
+      parameter.is_present =
+          parameter.is_present && (has_partial_[unit] != 0 || has_sum_[unit] != 0);
     }
   }
 }
@@ -288,8 +273,7 @@ void GradSink::drop_collected() {
 void GradSink::zero() {
   has_deferred_ = false;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    has_partial_[unit] = 0;
-    sum_of_[unit] = Sum::kNone;
+    has_partial_[unit] = has_sum_[unit] = 0;
     for (Parameter& parameter : units_[unit].parameters) {
       parameter.is_present = parameter.is_deferred = false;
       parameter.shard.mutable_grad().reset();

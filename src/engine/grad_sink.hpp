@@ -96,10 +96,6 @@ class GradSink {
     bool is_gathering = false;
   };
 
-  /// What a gradient shard has that was not handed out: a later reduction adds to it. A unit may be
-  /// reduced twice in one backward, when backwards are nested.
-  enum class Sum : char { kNone, kThisBackward, kDeferred };
-
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
@@ -133,13 +129,13 @@ class GradSink {
   /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
   std::array<at::Tensor, 2> partial_buffers_;
   std::size_t next_partial_ = 0;
-  std::vector<int> buffer_of_;                           ///< by bundle, -1 when it has none
-  std::vector<std::unique_ptr<comm::Work>> works_;       ///< by unit
-  std::vector<Outer> outer_;                             ///< under way over the replicas
-  std::vector<at::Tensor> deferred_;                     ///< by unit: whole; undefined until needed
-  std::vector<at::Tensor> partials_;                     ///< by unit: [slice_numel]; likewise
-  std::vector<char> has_partial_;                        ///< by unit
-  std::vector<Sum> sum_of_;                              ///< by unit
+  std::vector<int> buffer_of_;                      ///< by bundle, -1 when it has none
+  std::vector<std::unique_ptr<comm::Work>> works_;  ///< by unit
+  std::vector<Outer> outer_;                        ///< under way over the replicas
+  std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
+  std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
+  std::vector<char> has_partial_;                   ///< by unit
+  std::vector<char> has_sum_;  ///< by unit: the gradient shard has one that was not handed out
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };

@@ -27,7 +27,7 @@ GradSink::GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vecto
       deferred_(units.size()),
       partials_(units.size()),
       has_partial_(units.size()),
-      sum_of_(units.size(), Sum::kNone) {
+      has_sum_(units.size()) {
   for (Unit& unit : units) {
     unit.trains = unit.is_trainable();
   }

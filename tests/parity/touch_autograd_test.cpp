@@ -201,11 +201,8 @@ TEST(TouchAutograd, UnusedEntriesOfParameterContainers) {
     const auto module = std::make_shared<Containers>();
     const Sharded sharded = fully_shard(module, world, strict_options());
     loss_of(module->dict->get("used") * 2).backward();
-<<<<<<< HEAD
-=======
     EXPECT_TRUE(sharded.parameters()[0].grad().defined() !=
                 sharded.parameters()[1].grad().defined());
->>>>>>> 0305352c7580ed09f65272823dbddeae0210e440
     EXPECT_FALSE(sharded.parameters()[2].grad().defined());
   });
 }

@@ -118,10 +118,7 @@ TEST(TouchScript, UnusedParameterHeldByTheModuleAlone) {
         make_script("def forward(self, x):\n    return torch.matmul(x, self.w.t())\n");
     const Sharded sharded = fully_shard(*script, world, strict_options());
     train(*script, random({2, 4}));
-<<<<<<< HEAD
-=======
     EXPECT_TRUE(sharded.parameters()[0].grad().defined());
->>>>>>> 0305352c7580ed09f65272823dbddeae0210e440
     EXPECT_FALSE(sharded.parameters()[1].grad().defined());
   });
 }
