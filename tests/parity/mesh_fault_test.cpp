@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -314,6 +316,51 @@ TEST(MeshFault, Fault100_ReplicasOnTwoHostsWriteDifferentHalvesAndLoadTheirShard
   for (const auto& result : run_processes(4, "ranks", rank, {.environment = environment})) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
+}
+
+/// Three units of two parameters, whose gradients come in turn: two buffers do not do, so units are
+/// reduced in two rounds.
+struct InTurn : nn::Module {
+  InTurn() {
+    for (const char* name : {"a", "b", "c"}) {
+      units.push_back(
+          register_module(name, std::make_shared<Weights>(std::vector<std::int64_t>{5, 2})));
+    }
+  }
+  at::Tensor sum() {
+    at::Tensor total = torch::zeros({}, torch::kDouble);
+    for (std::size_t i = 0; i < 2; ++i) {
+      for (const auto& unit : units) {
+        total = total + unit->weights[i].sum();
+      }
+    }
+    return total;
+  }
+  std::vector<std::shared_ptr<Weights>> units;
+};
+
+TEST(Mesh, AUnitThatIsReducedInTwoRoundsOfABackwardGetsTheSum) {
+  run_threads(4, [](World world) {
+    for (const Strategy strategy : {Strategy::kFullShard, Strategy::kReplicate, Strategy::kHybrid,
+                                    Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
+      SCOPED_TRACE(to_string(strategy));
+      auto model = std::make_shared<InTurn>();
+      Options options = test_options(units_listed({"a", "b", "c"}));
+      options.strategy = strategy;
+      if (std::ranges::find(kHybrids, strategy) != std::end(kHybrids)) {
+        options.mesh = DeviceMesh(world, 2, 2);
+      }
+      Sharded sharded = fully_shard(model, world, options);
+      for (int micro = 1; micro <= 2; ++micro) {
+        sharded.reset_counters();
+        (model->sum() * (world.rank() + 1)).backward();
+        expect_gradient(sharded, 2.5 * micro);
+        const Counters counters = sharded.counters();
+        EXPECT_GT(std::max(counters.reduce_scatters, counters.replica_reductions), 3)
+            << "second rounds";
+      }
+    }
+  });
 }
 
 /// Weights after three steps; with `is_interrupted`, a rank fails in the second and all recover.
