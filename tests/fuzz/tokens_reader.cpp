@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Bytes from outside as the files of a tokenizer: the loader accepts them or throws fsdp::Error, and
-/// nothing else. What it accepts encodes text and gives the same bytes back. The first byte of the
-/// input chooses the loader, so that one corpus serves all.
+/// Bytes from outside as the files of a tokenizer: the loader accepts them or throws fsdp::Error,
+/// and nothing else. What it accepts encodes text and gives the same bytes back. The first byte of
+/// the input chooses the loader, so that one corpus serves all.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -45,8 +45,7 @@ void check_pattern(const std::string& pattern) {
 
 void read_as(char loader, const std::string& text) {
   switch (loader) {
-    case 'j':
-      return check(detail::parse_tokenizer_json("input", text), std::nullopt);
+    case 'j': return check(detail::parse_tokenizer_json("input", text), std::nullopt);
     case 'g': {  // a vocabulary, a line of dashes, merges
       const std::size_t cut = text.find("\n--\n");
       const bool has_merges = cut != std::string::npos;
@@ -54,13 +53,9 @@ void read_as(char loader, const std::string& text) {
                                             has_merges ? text.substr(cut + 4) : ""),
                    std::nullopt);
     }
-    case 't':
-      return check(detail::parse_tiktoken("input", text), std::nullopt);
-    case 'c':
-      detail::parse_tokenizer_config("input", text);
-      return;
-    default:
-      return check_pattern(text);
+    case 't': return check(detail::parse_tiktoken("input", text), std::nullopt);
+    case 'c': detail::parse_tokenizer_config("input", text); return;
+    default: return check_pattern(text);
   }
 }
 
