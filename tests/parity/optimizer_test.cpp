@@ -210,14 +210,13 @@ class OptimizerParity : public testing::TestWithParam<std::tuple<std::size_t, in
 
 TEST_P(OptimizerParity, EqualsOneProcess) {
   const int size = std::get<1>(GetParam()), align_bytes = std::get<2>(GetParam());
-  expect_one_process(rules()[std::get<0>(GetParam())], size,
-                     [&](const World&, const Units& units) {
-                       Options options = test_options(units, align_bytes);
-                       // Shared weights wait for each other before the first write, also where a
-                       // shard is empty.
-                       options.store = size == 3 ? Store::kAliased : Store::kSlots;
-                       return options;
-                     });
+  expect_one_process(rules()[std::get<0>(GetParam())], size, [&](const World&, const Units& units) {
+    Options options = test_options(units, align_bytes);
+    // Shared weights wait for each other before the first write, also where a
+    // shard is empty.
+    options.store = size == 3 ? Store::kAliased : Store::kSlots;
+    return options;
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, OptimizerParity,
@@ -258,7 +257,8 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(StrategyCase{"Replicate", Strategy::kReplicate, 0, 3},
                                      StrategyCase{"ShardGrad", Strategy::kShardGrad, 0, 2},
                                      StrategyCase{"Hybrid", Strategy::kHybrid, 2, 2},
-                                     StrategyCase{"HybridOptimizer", Strategy::kHybridOptimizer, 2, 2},
+                                     StrategyCase{"HybridOptimizer", Strategy::kHybridOptimizer, 2,
+                                                  2},
                                      StrategyCase{"Secondary", Strategy::kSecondaryShard, 2, 2})),
     [](const auto& tested) {
       return rules()[std::get<0>(tested.param)].name + "_" + std::get<1>(tested.param).name;
@@ -389,8 +389,10 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     EXPECT_EQ(optimizer.parameters()[1].states.size(), 2u);
     {  // of a constant gradient each step is the rate, if it is corrected by the own counter
       const FullParameters full = sharded.full_parameters();
-      EXPECT_TRUE(torch::allclose(model->weights[0], torch::full_like(model->weights[0], 0.6), 0, 1e-6));
-      EXPECT_TRUE(torch::allclose(model->weights[1], torch::full_like(model->weights[1], 0.8), 0, 1e-6));
+      EXPECT_TRUE(
+          torch::allclose(model->weights[0], torch::full_like(model->weights[0], 0.6), 0, 1e-6));
+      EXPECT_TRUE(
+          torch::allclose(model->weights[1], torch::full_like(model->weights[1], 0.8), 0, 1e-6));
     }
     model->weights[1].set_requires_grad(false);
     const at::Tensor kept = sharded.parameters()[1].detach().clone();
