@@ -70,7 +70,9 @@ TEST(Saving, WritesEveryTensorAtAnyWorldSize) {
         model = std::make_shared<Mixed>();
         expected = bytes_of(*model);
       }
-      Sharded sharded = fully_shard(model, world, {.align_bytes = 0, .print_promise = false});
+      Sharded sharded = fully_shard(
+          model, world,
+          {.align_bytes = 0, .precision = {.low_precision_shards = true}, .print_promise = false});
       checkpoint::save_safetensors(sharded, path, {{"step", "7"}});
     });
     const auto header = format::read_safetensors_header(path);
