@@ -33,7 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How much more an evaluation at the end looks at than one on the way.
+/// How much more an evaluation at the end, and before published weights are trained on, looks at
+/// than one on the way.
 constexpr std::int64_t kFinalEvaluation = 10;
 
 double seconds_since(Clock::time_point begin) {
@@ -137,7 +138,7 @@ class Run {
   /// Loads them and shows what they are worth on this data before anything is learnt.
   void begin_with_published_weights() {
     detail::load_initial(config_, sharded_);
-    const double loss = evaluate(1);
+    const double loss = evaluate(kFinalEvaluation);  // the windows of the end: comparable
     if (is_first()) {
       std::printf("before   validation loss %.4f nats a %s\n\n", loss,
                   corpus_.is_text() ? "byte" : "token");
