@@ -19,10 +19,10 @@
 
 #include "base/network.hpp"
 #include "fsdp/base/error.hpp"
+#include "launch/core_sets.hpp"
 #include "launch/descendants.hpp"
 #include "launch/guardian.hpp"
 #include "launch/own_process.hpp"
-#include "launch/core_sets.hpp"
 #include "launch/rank_environment.hpp"
 #include "launch/rank_output.hpp"
 #include "launch/rank_process.hpp"

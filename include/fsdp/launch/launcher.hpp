@@ -31,8 +31,8 @@ struct LaunchOptions {
   RankZeroOutput rank_zero = RankZeroOutput::kPlain;
   /// OMP_NUM_THREADS of each rank; 0 keeps the variable if it is set, else max(1, cores / ranks).
   int threads = 0;
-  /// Whether each rank keeps to cores of its own: those that the launcher may use, divided into runs
-  /// of neighbours. Never with more ranks than cores.
+  /// Whether each rank keeps to cores of its own: those that the launcher may use, divided into
+  /// runs of neighbours. Never with more ranks than cores.
   bool pins_ranks = true;
   /// A directory, made when it is not there, for one file a rank, rank-R.log, with its standard
   /// output and error; files of an earlier job are overwritten. Empty writes none.

@@ -285,7 +285,8 @@ TEST(Cores, AreSharedByMoreRanksThanThereAre) {
   CPU_ZERO(&all);
   ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
   EXPECT_TRUE(detail::divide_cores(CPU_COUNT(&all) + 1).empty());
-  EXPECT_EQ(detail::divide_cores(CPU_COUNT(&all)).size(), static_cast<std::size_t>(CPU_COUNT(&all)));
+  EXPECT_EQ(detail::divide_cores(CPU_COUNT(&all)).size(),
+            static_cast<std::size_t>(CPU_COUNT(&all)));
 }
 
 }  // namespace
