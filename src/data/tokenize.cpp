@@ -47,7 +47,8 @@ std::string_view as_text(const detail::MappedFile& file) {
 
 TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<std::string>& inputs,
                         const std::string& out, const TokenizeOptions& options) {
-  FSDP_CHECK(!options.end_files || tokenizer.eos(), ErrorCode::kInvalidArgument, tokenizer.name(),
+  const std::optional<std::int64_t> eos = tokenizer.eos();
+  FSDP_CHECK(!options.end_files || eos, ErrorCode::kInvalidArgument, tokenizer.name(),
              " has no token for the end of a text, which was to follow each file");
   const std::vector<std::string> files = text_files(inputs);
   FSDP_CHECK(!files.empty(), ErrorCode::kInvalidArgument, "there is no text to tokenize");
@@ -73,9 +74,8 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
       }
     };
     tokenizer.encode(text, options.encode, sink);
-    if (options.end_files) {
-      const std::int64_t eos = *tokenizer.eos();
-      writer.append({&eos, 1});
+    if (options.end_files && eos) {
+      writer.append({&*eos, 1});
     }
     bytes_before += static_cast<std::int64_t>(text.size());
   }

@@ -35,8 +35,8 @@ Alphabet make_alphabet() {
 }
 
 const Alphabet& alphabet() {
-  static const Alphabet made = make_alphabet();
-  return made;
+  static const Alphabet kMade = make_alphabet();
+  return kMade;
 }
 
 }  // namespace

@@ -93,9 +93,9 @@ void KnownObject::allow(std::initializer_list<std::string_view> names) const {
 }
 
 const json& KnownObject::get(const char* name) const {
-  static const json missing;
+  static const json kMissing;
   const auto found = value_.find(name);
-  return found == value_.end() ? missing : *found;
+  return found == value_.end() ? kMissing : *found;
 }
 
 bool KnownObject::flag(const char* name, bool otherwise) const {

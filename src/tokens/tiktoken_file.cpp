@@ -39,7 +39,7 @@ struct Encoding {
 
 const std::vector<Encoding>& encodings() {
   constexpr const char* kEnd = "<|endoftext|>";
-  static const std::vector<Encoding> known = {
+  static const std::vector<Encoding> kKnown = {
       {50256, "r50k", kGpt2Pattern, {{50256, kEnd}}, kEnd, kEnd},
       {100256,
        "cl100k",
@@ -53,7 +53,7 @@ const std::vector<Encoding>& encodings() {
        kEnd},
       {199998, "o200k", kO200kPattern, {{199999, kEnd}, {200018, "<|endofprompt|>"}}, kEnd, kEnd},
   };
-  return known;
+  return kKnown;
 }
 
 /// The value of a base64 digit, -1 for another character.
