@@ -96,8 +96,10 @@ def try_mutant(mutant: dict, original: str) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__)
     parser.add_argument("names", nargs="*", help="mutants to plant (default: all)")
+    parser.add_argument("--copy", type=Path, default=COPY, help="where the copy lies")
     parser.add_argument("--list", action="store_true", help="list the mutants and end")
     arguments = parser.parse_args()
+    globals()["COPY"] = arguments.copy.resolve()
     mutants = json.loads((Path(__file__).parent / "mutants.json").read_text())
     known = [mutant["name"] for mutant in mutants]
     for name in arguments.names:
