@@ -84,7 +84,7 @@ def try_mutant(mutant: dict, original: str) -> tuple[str, str]:
     binaries = [test.partition(":")[0] for test in mutant["tests"]]
     result = build(binaries)
     if result.returncode != 0:
-        errors = [line for line in result.stdout.splitlines() if "error" in line]
+        errors = [line for line in result.stdout.splitlines() if " error: " in line]
         return BROKEN, "does not compile: " + (errors or ["?"])[0]
     for test in mutant["tests"]:
         passes, words = run_test(test)

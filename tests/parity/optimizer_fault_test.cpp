@@ -156,6 +156,22 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
   });
 }
 
+TEST(OptimizerTest, LionsAverageIsTheOneOfItsDefinition) {
+  run_threads(2, [](World world) {
+    auto model = std::make_shared<Weights>(std::vector<std::int64_t>{5});
+    const Sharded sharded = fully_shard(model, world, test_options({}));
+    optim::Lion optimizer(sharded, {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99});
+    // Steps take the sign of an average alone, which hides its size.
+    for (const double expected : {0.01, 0.0199}) {
+      optimizer.zero_grad();
+      model->loss().backward();
+      optimizer.step();
+      const at::Tensor average = optimizer.parameters()[0].states[0];
+      EXPECT_TRUE(torch::allclose(average, torch::full_like(average, expected), 0, 1e-12));
+    }
+  });
+}
+
 TEST(OptimizerTest, Fault040_NeighboursOfOneUnitHaveCountersOfTheirOwn) {
   run_threads(2, [](World world) {
     auto model = std::make_shared<Weights>(std::vector<std::int64_t>{3, 4});

@@ -143,6 +143,27 @@ std::string to_string(const Sharding& sharding) {
          std::to_string(static_cast<int>(sharding.syncs[1]));
 }
 
+/// What no parameter covers, in the shards and in their gradients, is zero.
+void expect_zero_padding(const Sharded& sharded) {
+  for (const FlatShard& flat : sharded.flats()) {
+    for (const at::Tensor& whole : {flat.shard, flat.grad}) {
+      if (!whole.defined()) {
+        continue;
+      }
+      const at::Tensor rest = whole.detach().clone();
+      for (const NamedShard& parameter : sharded.named_parameters()) {
+        if (parameter.shard.storage().is_alias_of(flat.shard.storage()) &&
+            parameter.shard.numel() > 0) {
+          rest.narrow(0, parameter.shard.storage_offset() - flat.shard.storage_offset(),
+                      parameter.shard.numel())
+              .zero_();
+        }
+      }
+      EXPECT_EQ(rest.count_nonzero().item<std::int64_t>(), 0);
+    }
+  }
+}
+
 std::vector<at::Tensor> train_sharded(const RandomPlan& plan, const World& world,
                                       std::string& description) {
   RandomNet net = make_net(plan);
@@ -166,6 +187,7 @@ std::vector<at::Tensor> train_sharded(const RandomPlan& plan, const World& world
                                     : GradientSync::kEveryBackward);
       net->loss(step, micro, world.rank()).backward();
     }
+    expect_zero_padding(sharded);
     optimizer->step();
     if (plan.evaluates) {
       torch::NoGradGuard no_grad;
