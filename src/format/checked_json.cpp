@@ -2,9 +2,8 @@
 #include "format/checked_json.hpp"
 
 #include <limits>
-#include <set>
-#include <vector>
 
+#include "base/json_watcher.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::format::detail {
@@ -15,36 +14,10 @@ namespace {
 
 constexpr std::size_t kMostNesting = 16;
 
-/// What nlohmann does not tell: names given twice, and how deep a text goes.
-class Watcher {
- public:
-  explicit Watcher(const std::string& path) : path_(path) {}
-
-  bool operator()(ordered_json::parse_event_t event, const ordered_json& parsed) {
-    using Event = ordered_json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) {
-      FSDP_CHECK(open_.size() < kMostNesting, ErrorCode::kCorrupt, "'", path_,
-                 "': its JSON is nested more than ", kMostNesting, " deep");
-      open_.emplace_back();
-    } else if (event == Event::object_end || event == Event::array_end) {
-      open_.pop_back();
-    } else if (event == Event::key) {
-      const auto name = parsed.get<std::string>();
-      FSDP_CHECK(open_.back().insert(name).second, ErrorCode::kCorrupt, "'", path_,
-                 "': the header has the name '", name, "' twice");
-    }
-    return true;
-  }
-
- private:
-  const std::string& path_;
-  std::vector<std::set<std::string>> open_;
-};
-
 }  // namespace
 
 ordered_json parse_object(const std::string& path, std::string_view text, std::int64_t position) {
-  Watcher watcher(path);
+  base::JsonWatcher<ordered_json> watcher(path, "the header", kMostNesting);
   ordered_json parsed;
   try {
     parsed = ordered_json::parse(text.begin(), text.end(),

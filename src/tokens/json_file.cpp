@@ -7,10 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
+#include "base/json_watcher.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::tokens::detail {
@@ -20,32 +19,6 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMostNesting = 32;
-
-/// What nlohmann does not tell: names given twice, and how deep a text goes.
-class Watcher {
- public:
-  explicit Watcher(const std::string& path) : path_(path) {}
-
-  bool operator()(json::parse_event_t event, const json& parsed) {
-    using Event = json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) {
-      FSDP_CHECK(open_.size() < kMostNesting, ErrorCode::kCorrupt, "'", path_,
-                 "': its JSON is nested more than ", kMostNesting, " deep");
-      open_.emplace_back();
-    } else if (event == Event::object_end || event == Event::array_end) {
-      open_.pop_back();
-    } else if (event == Event::key) {
-      const auto& name = parsed.get_ref<const std::string&>();
-      FSDP_CHECK(open_.back().insert(name).second, ErrorCode::kCorrupt, "'", path_,
-                 "': an object has the name '", name, "' twice");
-    }
-    return true;
-  }
-
- private:
-  const std::string& path_;
-  std::vector<std::unordered_set<std::string>> open_;
-};
 
 }  // namespace
 
@@ -64,7 +37,7 @@ std::string read_file(const std::string& path) {
 }
 
 json parse_json(const std::string& path, std::string_view text) {
-  Watcher watcher(path);
+  base::JsonWatcher<json> watcher(path, "an object", kMostNesting);
   json parsed;
   try {
     parsed = json::parse(

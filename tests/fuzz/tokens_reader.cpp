@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "fsdp/base/error.hpp"
+#include "reader.hpp"
 #include "tokens/bpe.hpp"
 #include "tokens/loaders.hpp"
 #include "tokens/pattern.hpp"
@@ -62,17 +63,5 @@ void read_as(char loader, const std::string& text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0) {
-    return 0;
-  }
-  try {
-    read_as(static_cast<char>(data[0]),
-            std::string(reinterpret_cast<const char*>(data) + 1, size - 1));
-  } catch (const Error& error) {
-    // A broken invariant of ours is no answer to bad bytes.
-    if (error.code() == ErrorCode::kInternal) {
-      std::abort();
-    }
-  }
-  return 0;
+  return fuzz::run_reader(data, size, read_as);
 }

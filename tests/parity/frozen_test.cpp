@@ -18,14 +18,6 @@ using namespace fsdp::test;
 using memory::Kind;
 namespace nn = torch::nn;
 
-at::Tensor batch(std::int64_t width, int step, int rank) {
-  return torch::arange(3 * width, torch::kDouble)
-      .mul(0.7)
-      .add(step + 3 * rank)
-      .sin()
-      .view({3, width});
-}
-
 /// An adapter beside a weight that does not train, as in LoRA.
 struct Adapted : nn::Module {
   Adapted()

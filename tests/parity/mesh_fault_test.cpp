@@ -19,6 +19,7 @@
 #include "support/processes.hpp"
 #include "support/subjects.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/weights.hpp"
 
 namespace {
 
@@ -26,24 +27,6 @@ using namespace fsdp;
 using namespace fsdp::test;
 using testing::HasSubstr;
 namespace nn = torch::nn;
-
-/// Parameters of any sizes whose gradient is whatever one likes.
-struct Weights : nn::Module {
-  explicit Weights(std::vector<std::int64_t> sizes) {
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      weights.push_back(
-          register_parameter("w" + std::to_string(i), torch::ones({sizes[i]}, torch::kDouble)));
-    }
-  }
-  at::Tensor sum() {
-    at::Tensor total = torch::zeros({}, torch::kDouble);
-    for (const at::Tensor& weight : weights) {
-      total = total + weight.sum();
-    }
-    return total;
-  }
-  std::vector<at::Tensor> weights;
-};
 
 struct Mesh {
   int replicate;

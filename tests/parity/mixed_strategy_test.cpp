@@ -22,14 +22,6 @@ using memory::Kind;
 using testing::HasSubstr;
 namespace nn = torch::nn;
 
-at::Tensor batch(std::int64_t width, int step, int rank) {
-  return torch::arange(3 * width, torch::kDouble)
-      .mul(0.7)
-      .add(step + 3 * rank)
-      .sin()
-      .view({3, width});
-}
-
 /// Blocks as a transformer has them: a norm, a matrix and biases.
 struct BlockImpl : nn::Module {
   BlockImpl()

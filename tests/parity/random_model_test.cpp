@@ -4,8 +4,6 @@
 /// case, which as FSDP_PROPERTY_SEED with FSDP_PROPERTY_CASES=1 repeats it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "fsdp/comm/mesh.hpp"
 #include "support/random_model.hpp"
+#include "support/twins.hpp"
 
 namespace {
 
@@ -20,11 +19,6 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 constexpr int kBlocks = 10;
-
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 RandomNet make_net(const RandomPlan& plan) {
   static std::mutex generator;
@@ -48,17 +42,6 @@ std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
     copies.push_back(tensor.detach().clone());
   }
   return copies;
-}
-
-/// Each tied weight once: torch::nn::Module lists it under every name.
-std::vector<at::Tensor> distinct(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> distinct;
-  for (const at::Tensor& tensor : tensors) {
-    if (std::ranges::none_of(distinct, [&](const auto& seen) { return seen.is_same(tensor); })) {
-      distinct.push_back(tensor);
-    }
-  }
-  return distinct;
 }
 
 /// One process plays all ranks.

@@ -8,31 +8,22 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "support/checked_schedule.hpp"
+#include "support/draw.hpp"
 
 namespace fsdp::schedule {
 namespace {
 
 using test::CheckedSchedule;
+using test::from_environment;
 using test::to_string;
 
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-class Random {
+class Random : public test::Draw {
  public:
-  explicit Random(std::uint64_t seed) : engine_(seed) {}
-  /// Of first..last. Not std::uniform_int_distribution, which differs between libraries.
-  int between(int first, int last) {
-    return first + static_cast<int>(engine_() % static_cast<std::uint64_t>(last - first + 1));
-  }
-  bool one_in(int n) { return between(1, n) == 1; }
+  using Draw::Draw;
   std::vector<int> subset(int units, int size) {
     std::vector<int> chosen;
     for (int i = 0; i < size; ++i) {
@@ -42,9 +33,6 @@ class Random {
     chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
     return chosen;
   }
-
- private:
-  std::mt19937_64 engine_;
 };
 
 Config random_config(Random& random) {

@@ -8,31 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "fsdp/fsdp.hpp"
+#include "support/draw.hpp"
 
 namespace fsdp::test {
-
-/// Draws the same numbers with every standard library.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : engine_(seed) {}
-  /// Of first..last.
-  int between(int first, int last) {
-    return first + static_cast<int>(engine_() % static_cast<std::uint64_t>(last - first + 1));
-  }
-  bool one_in(int n) { return between(1, n) == 1; }
-  template <class T>
-  T any_of(const std::vector<T>& values) {
-    return values[static_cast<std::size_t>(between(0, static_cast<int>(values.size()) - 1))];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 enum class LayerKind { kLinear, kNorm, kTwoLinears, kScale };
 

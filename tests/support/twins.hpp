@@ -31,6 +31,15 @@ struct Training {
       [](Sharded&, torch::optim::AdamW&, int) {};
 };
 
+/// What a rank sees in a step: [3, width], the same for equal arguments.
+inline at::Tensor batch(std::int64_t width, int step, int rank) {
+  return torch::arange(3 * width, torch::kDouble)
+      .mul(0.7)
+      .add(step + 3 * rank)
+      .sin()
+      .view({3, width});
+}
+
 inline torch::optim::AdamWOptions decaying() {
   return torch::optim::AdamWOptions(0.05).eps(1e-4).weight_decay(0.1);
 }
