@@ -33,12 +33,14 @@ Cost cost_of(const fsdp::World& world, int times, Operation&& operation) {
   return {.us = 1e3 * all[all.size() / 2], .cpu_us = cpu_us};
 }
 
-/// Buffers of one size: a whole unit, and this rank's slice of one.
+/// Buffers of one size: a whole unit, and this rank's slice of one. Gradients lie where the engine
+/// has them, in the transport's own memory.
 json measure_size(const fsdp::World& world, std::int64_t bytes) {
   fsdp::comm::Communicator& comm = world.communicator();
   const std::int64_t numel = bytes / 4, part = numel / world.size();
   const at::Tensor whole = torch::ones({numel}), copy = torch::ones({numel});
   const at::Tensor own = whole.narrow(0, part * world.rank(), part), slice = torch::ones({part});
+  const at::Tensor gradients = comm.buffer(bytes).view(at::kFloat).fill_(1);
   comm.reserve_staging(bytes, 1);
   const int times = static_cast<int>(std::clamp<std::int64_t>(kLargest / bytes, 7, 300));
   const auto row = [&](const char* name, auto&& operation) {
@@ -53,7 +55,9 @@ json measure_size(const fsdp::World& world, std::int64_t bytes) {
            }),
        row("all-gather", [&] { comm.all_gather(whole, own, {.name = "bench"})->wait(); }),
        row("reduce-scatter",
-           [&] { comm.reduce_scatter(slice, whole, {.divisor = 2.0}, {.name = "bench"})->wait(); }),
+           [&] {
+             comm.reduce_scatter(slice, gradients, {.divisor = 2.0}, {.name = "bench"})->wait();
+           }),
        row("agree", [&] { comm.agree({.name = "bench"})->wait(); })});
 }
 

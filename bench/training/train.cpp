@@ -17,6 +17,7 @@
 #include "training/plain_adamw.hpp"
 #include "training/protocol.hpp"
 #include "training/traffic.hpp"
+#include "training/waits.hpp"
 
 namespace {
 
@@ -77,7 +78,9 @@ ShardedModel shard(const Arguments& arguments, const fsdp::World& world,
 }
 
 Subject sharded(const Arguments& arguments, const fsdp::World& world) {
-  ShardedModel parts = shard(arguments, world, {});
+  auto waits = std::make_shared<bench::Waits>();
+  ShardedModel parts =
+      shard(arguments, world, [waits](const fsdp::trace::Event& event) { waits->observe(event); });
   const bench::Batch batch = bench::read_batch(arguments.tokens, world.rank() * arguments.batch,
                                                arguments.batch, arguments.model.context);
   const int all_steps = arguments.warmup + arguments.steps;
@@ -89,6 +92,15 @@ Subject sharded(const Arguments& arguments, const fsdp::World& world) {
             line["units"] = parts.sharded.units().size();
             line["collectives"] =
                 1.0 * static_cast<double>(counters.gathers + counters.reduce_scatters) / all_steps;
+            const auto per_step = [&](const std::map<int, std::int64_t>& by_unit) {
+              json list = json::array();
+              for (const auto& [unit, ns] : by_unit) {
+                list.push_back(1e-6 * static_cast<double>(ns) / all_steps);
+              }
+              return list;
+            };
+            line["gather_wait_ms"] = per_step(waits->gathers());
+            line["reduce_wait_ms"] = per_step(waits->reductions());
             line["touches"] = 1.0 * static_cast<double>(counters.touches) / all_steps;
             line["promise_mb"] = static_cast<double>(parts.sharded.promise().total()) / 1e6;
             line["ledger_peak_mb"] = static_cast<double>(parts.sharded.ledger().peak_total()) / 1e6;
