@@ -17,6 +17,7 @@
 #include "comm/fingerprint.hpp"
 #include "comm/gloo_communicator.hpp"
 #include "comm/gloo_exchange.hpp"
+#include "comm/gloo_threads.hpp"
 #include "comm/gloo_work.hpp"
 #include "comm/group_of_one.hpp"
 #include "comm/quiet_store.hpp"
@@ -280,7 +281,10 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
   }
   const detail::QuietStore quiet;
   try {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+    auto backend =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+    detail::lower_priority_of_gloo_threads();
+    return backend;
   } catch (const std::exception& error) {
     detail::fail_to_connect(store, options.rank, options.size, detail::cause_of(error));
   }
