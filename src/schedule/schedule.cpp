@@ -68,19 +68,20 @@ const std::vector<Action>& Schedule::touch(std::span<const int> units, Pass pass
   }
 
   const std::vector<int> upcoming = window(units);
+  const std::vector<int> soon = next_to_stay(units, config_.prefetch);
   for (int unit = 0; unit < config_.units; ++unit) {
-    const bool wanted = contains(units, unit) || contains(upcoming, unit) || is_kept(unit);
+    const bool wanted = contains(units, unit) || contains(soon, unit) || is_kept(unit);
     if (!wanted && at(unit).pins == 0) {
       free(unit);
     }
   }
   for (int unit : units) {
-    start_gather(unit, units, upcoming);
+    start_gather(unit, units, soon);
   }
   for (int unit : upcoming) {
     if (is_kept(unit) ||
         contains(std::span(slots_).first(static_cast<std::size_t>(config_.slots)), -1)) {
-      start_gather(unit, units, upcoming);
+      start_gather(unit, units, soon);
     }
   }
   for (int unit : units) {
@@ -234,30 +235,53 @@ bool Schedule::interval_has_ended(std::span<const int> units) {
   return recording_.back().touches >= known[static_cast<std::size_t>(position_)].touches;
 }
 
-std::vector<int> Schedule::window(std::span<const int> current) {
-  std::vector<int> upcoming;
-  if (position_ < 0) {
-    return upcoming;
-  }
-  const std::vector<Interval>& known = order(pass_);
-  for (std::size_t next = static_cast<std::size_t>(position_) + 1; next < known.size(); ++next) {
+/// Appends units of the recorded order of `pass` from `begin` on, each once and none of `but`,
+/// until there are `count`.
+void Schedule::append_next(std::vector<int>& found, int count, std::span<const int> but, Pass pass,
+                           std::size_t begin) const {
+  const std::vector<Interval>& known = orders_[static_cast<std::size_t>(pass)];
+  for (std::size_t next = begin; next < known.size(); ++next) {
     for (int unit : known[next].units) {
-      if (static_cast<int>(upcoming.size()) == config_.prefetch) {
-        return upcoming;
+      if (static_cast<int>(found.size()) >= count) {
+        return;
       }
-      if (!contains(current, unit) && !contains(upcoming, unit)) {
-        upcoming.push_back(unit);
+      if (!contains(but, unit) && !contains(found, unit)) {
+        found.push_back(unit);
       }
     }
+  }
+}
+
+/// What is gathered ahead while `current` compute.
+std::vector<int> Schedule::window(std::span<const int> current) const {
+  std::vector<int> upcoming;
+  if (position_ >= 0) {
+    append_next(upcoming, config_.prefetch, current, pass_,
+                static_cast<std::size_t>(position_) + 1);
   }
   return upcoming;
 }
 
-bool Schedule::comes_again(int unit) {
+/// The units that come next, as many as may lie beside those in use: none of them need be freed.
+/// Backward begins where forward ends.
+std::vector<int> Schedule::next_to_stay(std::span<const int> current, int count) const {
+  std::vector<int> soon;
+  if (position_ >= 0) {
+    append_next(soon, count, current, pass_, static_cast<std::size_t>(position_) + 1);
+    if (pass_ == Pass::kForward) {
+      append_next(soon, count, current, Pass::kBackward, 0);
+    }
+  }
+  return soon;
+}
+
+/// Whether `unit`, whose interval has ended, can stay until it is needed again.
+bool Schedule::comes_again(int unit) const {
   // An operator may share a unit with the next one, and then it stays even without prefetch.
-  const std::vector<Interval>& known = order(pass_);
+  const std::vector<Interval>& known = orders_[static_cast<std::size_t>(pass_)];
   const auto next = static_cast<std::size_t>(position_) + 1;
-  return (next < known.size() && contains(known[next].units, unit)) || contains(window({}), unit);
+  return (next < known.size() && contains(known[next].units, unit)) ||
+         contains(next_to_stay({}, config_.prefetch + 1), unit);
 }
 
 void Schedule::check_slots(std::span<const int> units) {
@@ -273,7 +297,7 @@ void Schedule::check_slots(std::span<const int> units) {
              " units at once but there are ", config_.slots, " gather slots");
 }
 
-void Schedule::start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming) {
+void Schedule::start_gather(int unit, std::span<const int> needed, std::span<const int> soon) {
   if (at(unit).weights != Weights::kSharded) {
     return;
   }
@@ -283,8 +307,7 @@ void Schedule::start_gather(int unit, std::span<const int> needed, std::span<con
   } else {
     const auto ring = std::span(slots_).first(static_cast<std::size_t>(config_.slots));
     auto place = std::find(ring.begin(), ring.end(), -1);
-    for (auto victim = upcoming.rbegin(); place == ring.end() && victim != upcoming.rend();
-         ++victim) {
+    for (auto victim = soon.rbegin(); place == ring.end() && victim != soon.rend(); ++victim) {
       if (!is_kept(*victim) && at(*victim).pins == 0 && !contains(needed, *victim)) {
         free(*victim);
         place = std::find(ring.begin(), ring.end(), -1);

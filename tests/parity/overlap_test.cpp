@@ -45,15 +45,17 @@ std::vector<Event> events_of_a_step(int prefetch) {
   return events;
 }
 
-std::ptrdiff_t first(const std::vector<Event>& events, EventKind kind, int unit,
-                     std::ptrdiff_t from = 0) {
-  for (std::ptrdiff_t i = from; i < std::ssize(events); ++i) {
-    if (events[static_cast<std::size_t>(i)].kind == kind &&
-        events[static_cast<std::size_t>(i)].unit == unit) {
-      return i;
-    }
-  }
-  return std::ssize(events);
+std::ptrdiff_t first(const std::vector<Event>& events, EventKind kind, int unit) {
+  const auto found = std::ranges::find_if(
+      events, [&](const Event& event) { return event.kind == kind && event.unit == unit; });
+  return found - events.begin();
+}
+
+std::ptrdiff_t last(const std::vector<Event>& events, EventKind kind, int unit) {
+  const auto found = std::find_if(events.rbegin(), events.rend(), [&](const Event& event) {
+    return event.kind == kind && event.unit == unit;
+  });
+  return events.rend() - found - 1;
 }
 
 class Prefetch : public testing::TestWithParam<int> {};
@@ -74,20 +76,19 @@ TEST_P(Prefetch, Fault092_DepthDecidesHowFarAheadGathersStart) {
       }
     }
   }
-  // Backward goes the other way round, after the turn at the root.
-  const std::ptrdiff_t turn = first(events, EventKind::kReduceStart, kLinks);
-  ASSERT_LT(turn, std::ssize(events));
+  // Backward goes the other way round. The last `prefetch` links stay for it; each other one is
+  // gathered again while the link that many places later computes.
   for (int unit = kLinks; unit >= 1; --unit) {
-    const std::ptrdiff_t forward_free = first(events, EventKind::kFree, unit);
-    const std::ptrdiff_t touched = first(events, EventKind::kGatherWaitEnd, unit, forward_free);
-    for (int ahead = 1; unit - ahead >= 1; ++ahead) {
-      const int other = unit - ahead;
-      const std::ptrdiff_t other_free = first(events, EventKind::kFree, other);
-      const std::ptrdiff_t started = first(events, EventKind::kGatherStart, other, other_free);
-      if (ahead <= prefetch) {
-        EXPECT_LT(started, touched) << "unit " << unit << " ahead " << ahead;
-      } else {
-        EXPECT_GT(started, touched) << "unit " << unit << " ahead " << ahead;
+    const std::ptrdiff_t gathers = std::ranges::count_if(events, [&](const Event& event) {
+      return event.kind == EventKind::kGatherStart && event.unit == unit;
+    });
+    const int computing = unit + prefetch;
+    EXPECT_EQ(gathers, computing > kLinks ? 1 : 2) << "unit " << unit;
+    if (computing <= kLinks) {
+      const std::ptrdiff_t started = last(events, EventKind::kGatherStart, unit);
+      EXPECT_LT(started, last(events, EventKind::kFree, computing)) << "unit " << unit;
+      if (computing < kLinks) {
+        EXPECT_GT(started, last(events, EventKind::kFree, computing + 1)) << "unit " << unit;
       }
     }
   }

@@ -23,8 +23,9 @@
 /// Vocabulary. An *interval* is a maximal run of touches of the same set of units; a *pass* is one
 /// forward, one evaluation or one backward. The intervals of a pass are recorded; the next pass of
 /// that kind is predicted from them: what to prefetch, and at which touch an interval ends, so that
-/// its units can be freed right there. The prediction is a hint: a miss costs a gather, never
-/// correctness.
+/// its units can be freed right there, but for those that come again before their slot is needed:
+/// the last units of forward are the first of backward. The prediction is a hint: a miss costs a
+/// gather, never correctness.
 #pragma once
 
 #include <array>
@@ -173,10 +174,13 @@ class Schedule {
   void begin_pass(Pass pass, std::uint64_t signature);
   void close_pass();
   void enter_interval(std::span<const int> units);
-  std::vector<int> window(std::span<const int> current);
-  bool comes_again(int unit);
+  void append_next(std::vector<int>& found, int count, std::span<const int> but, Pass pass,
+                   std::size_t begin) const;
+  std::vector<int> window(std::span<const int> current) const;
+  std::vector<int> next_to_stay(std::span<const int> current, int count) const;
+  bool comes_again(int unit) const;
   void check_slots(std::span<const int> units);
-  void start_gather(int unit, std::span<const int> needed, std::span<const int> upcoming);
+  void start_gather(int unit, std::span<const int> needed, std::span<const int> soon);
   void wait_gather(int unit);
   void free(int unit);
   bool has_left_first_interval();

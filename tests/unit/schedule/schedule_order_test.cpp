@@ -218,7 +218,7 @@ TEST(ScheduleOrderTest, ReshardInTheMiddleOfBackwardDoesNotEndIt) {
   script.run(Pass::kForward, {{0}, {1}});
   script.backward({1});
   script.end({1});
-  EXPECT_EQ(script.reshard(), "wait 0@0, free 0@0");
+  EXPECT_EQ(script.reshard(), "free 0@0");
   EXPECT_TRUE(script.schedule().in_backward());
   EXPECT_EQ(script.backward({0}), "start 0@0, wait 0@0");
   EXPECT_EQ(script.misses(), 0);
