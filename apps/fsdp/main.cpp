@@ -5,7 +5,6 @@
 #include <exception>
 #include <string_view>
 
-#include "base/text.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -22,6 +21,9 @@ std::string speaker() {
   return is_number ? "fsdp: rank " + std::string(digits) : "fsdp";
 }
 
+/// Messages of LibTorch carry a stack from the second line on.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 int report(const std::string& text, int code) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", speaker().c_str(), text.c_str());
@@ -36,7 +38,7 @@ int run(const Action& action) {
     return report(bad_input ? error.text() : error.what(), bad_input ? kBadInput : kFailure);
   } catch (const std::exception& error) {
     const bool wanted = std::getenv("FSDP_STACK") != nullptr;
-    return report(wanted ? error.what() : base::first_line(error.what()), kFailure);
+    return report(wanted ? error.what() : first_line(error.what()), kFailure);
   }
 }
 
@@ -77,7 +79,7 @@ int main(int argc, char** argv) {
     }
     const bool unknown_command = app.get_subcommands().empty() && !arguments.empty();
     const std::string problem =
-        unknown_command ? "'" + arguments.front() + "' is not a command" : base::first_line(error.what());
+        unknown_command ? "'" + arguments.front() + "' is not a command" : first_line(error.what());
     return report(problem + " (see fsdp --help, fsdp train --help)", kBadInput);
   }
   if (app.got_subcommand("checkpoint")) {

@@ -217,8 +217,8 @@ std::string to_text(const std::vector<Interface>& interfaces) {
     for (const auto& address : interface.addresses) {
       append_to_list(addresses, address.host());
     }
-    append_to_list(text, interface.name + " (" + (addresses.empty() ? "no address" : addresses) +
-                             ")");
+    append_to_list(text,
+                   interface.name + " (" + (addresses.empty() ? "no address" : addresses) + ")");
   }
   return text;
 }

@@ -24,7 +24,8 @@ std::string to_text(Milliseconds duration);
 /// Of a wait that may last for ever.
 inline constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
 
-/// What is left until `deadline`, at least 1 ms, as c10d reads 0 as "no limit", and at most 30 days.
+/// What is left until `deadline`, at least 1 ms, as c10d reads 0 as "no limit", and at most 30
+/// days.
 Milliseconds remaining(Clock::time_point deadline);
 
 }  // namespace fsdp::comm::detail

@@ -209,8 +209,7 @@ std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int roo
   });
   return std::make_unique<GlooWork>(
       shared_exchange(), std::move(flight), buffer, buffer,
-      description.bytes == 0 ? Steps{}
-                             : broadcast_steps(inside_, place_, buffer, root, label));
+      description.bytes == 0 ? Steps{} : broadcast_steps(inside_, place_, buffer, root, label));
 }
 
 /// The group's ranks on this host are a group of this host, in any case. What the whole group is

@@ -16,8 +16,7 @@ void on_host(GlooWork& work, const std::function<void()>& act) {
     act();
   } catch (const Error& error) {
     work.exchange().fail_group(
-        work.mine(),
-        error.code() == ErrorCode::kTimeout ? Symptom::kTimeout : Symptom::kLostPeer,
+        work.mine(), error.code() == ErrorCode::kTimeout ? Symptom::kTimeout : Symptom::kLostPeer,
         "failed inside its host: " + error.text());
   }
 }

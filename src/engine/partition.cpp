@@ -57,8 +57,8 @@ std::set<std::string> claim(const ModuleTree& tree, const Units& policy) {
 }
 
 /// Asks `policy` about every unit that is a module, and notes the answers in `claimed`.
-void ask_units(Partition& partition, const ModuleTree& tree, const Units& policy, const char* option,
-               bool Unit::* claimed) {
+void ask_units(Partition& partition, const ModuleTree& tree, const Units& policy,
+               const char* option, bool Unit::* claimed) {
   std::set<std::string> asked;
   for (Unit& unit : partition.units) {
     if (unit.bundle == partition.replicated) {
@@ -142,7 +142,8 @@ std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& k
   return name;
 }
 
-std::map<std::string, OfOwner> by_owner(const ModuleTree& tree, const std::set<std::string>& claimed,
+std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
+                                        const std::set<std::string>& claimed,
                                         const std::set<std::string>& full_precision,
                                         const Options& options) {
   std::map<std::string, OfOwner> owners;

@@ -44,8 +44,8 @@ struct Failure {
 /// all else, the first failure, generations and segments, with the whole. Ranks are indices in the
 /// group where nothing else is said.
 ///
-/// *Thread safety*: one thread at a time, for each group; publish_failure() from any. No exchange of
-/// any group may be under way on another thread during recover() and leave().
+/// *Thread safety*: one thread at a time, for each group; publish_failure() from any. No exchange
+/// of any group may be under way on another thread during recover() and leave().
 class Group {
  public:
   /// Bytes that the block of `size` ranks takes.

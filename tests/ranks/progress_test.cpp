@@ -62,7 +62,8 @@ TEST(Progress, HasATimeOutOnlyWhileSomebodyAwaits) {
   });
   // What comes next must not see the time-out of the one before, whoever is faster.
   std::atomic<bool> is_free_again = false;
-  const auto next = progress.start([&] { is_free_again = progress.deadline().load() == kNoDeadline; });
+  const auto next =
+      progress.start([&] { is_free_again = progress.deadline().load() == kNoDeadline; });
   begun.get_future().wait();
   progress.await(endless, Clock::now() + std::chrono::milliseconds(20));
   progress.await(next, soon());
@@ -134,7 +135,8 @@ TEST(TwoLevels, Fault092_AGatherGoesOnWhileTheOthersCompute) {
       [&](Communicator& group) {
         const auto rank = static_cast<std::size_t>(group.rank());
         all[rank] = at::full({4 * kCount}, -1.0F);
-        return group.all_gather(all[rank], at::full({kCount}, 1.0 + group.rank(), at::kFloat), {.unit = 3});
+        return group.all_gather(all[rank], at::full({kCount}, 1.0 + group.rank(), at::kFloat),
+                                {.unit = 3});
       },
       [&](Communicator& group) {
         const at::Tensor& mine = all[static_cast<std::size_t>(group.rank())];
@@ -149,8 +151,8 @@ TEST(TwoLevels, Fault092_AReductionGoesOnWhileTheOthersCompute) {
       [&](Communicator& group) {
         const auto rank = static_cast<std::size_t>(group.rank());
         sums[rank] = at::zeros({kCount});
-        return group.reduce_scatter(sums[rank], at::full({4 * kCount}, 1.0 + group.rank(), at::kFloat), {},
-                                    {.unit = 3});
+        return group.reduce_scatter(
+            sums[rank], at::full({4 * kCount}, 1.0 + group.rank(), at::kFloat), {}, {.unit = 3});
       },
       [&](Communicator& group) {
         EXPECT_TRUE(sums[static_cast<std::size_t>(group.rank())].eq(10).all().item<bool>());

@@ -149,8 +149,8 @@ std::int64_t bytes_of(const World& world, const std::function<void()>& collectiv
   return received_bytes() - before;
 }
 
-/// Until so many bytes have reached this host, or for 20 s: nobody waits for a collective meanwhile.
-/// Returns how many are missing.
+/// Until so many bytes have reached this host, or for 20 s: nobody waits for a collective
+/// meanwhile. Returns how many are missing.
 std::int64_t await_bytes(std::int64_t total) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (received_bytes() < total && std::chrono::steady_clock::now() < deadline) {
