@@ -15,6 +15,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::base {
@@ -212,11 +213,12 @@ std::vector<Interface> list_interfaces() {
 std::string to_text(const std::vector<Interface>& interfaces) {
   std::string text;
   for (const Interface& interface : interfaces) {
-    text += (text.empty() ? "" : ", ") + interface.name + " (";
-    for (std::size_t i = 0; i < interface.addresses.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + interface.addresses[i].host();
+    std::string addresses;
+    for (const auto& address : interface.addresses) {
+      append_to_list(addresses, address.host());
     }
-    text += interface.addresses.empty() ? "no address)" : ")";
+    append_to_list(text,
+                   interface.name + " (" + (addresses.empty() ? "no address" : addresses) + ")");
   }
   return text;
 }

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/text.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -47,11 +48,7 @@ class Stored {
 };
 
 std::string listed(const char* title, const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ", ") + name;
-  }
-  return text.empty() ? "" : std::string("; ") + title + ": " + text;
+  return names.empty() ? "" : std::string("; ") + title + ": " + base::list_text(names);
 }
 
 }  // namespace

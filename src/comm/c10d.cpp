@@ -15,6 +15,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "base/text.hpp"
 #include "comm/checks.hpp"
 #include "comm/collective_log.hpp"
 #include "comm/dispatch_guard.hpp"
@@ -34,11 +35,10 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
 [[noreturn]] void report(const Fingerprint& fingerprint, Milliseconds timeout,
                          detail::Clock::time_point start, const std::exception& error) {
-  const std::string text = error.what();
   const bool timed_out = detail::Clock::now() - start + Milliseconds(5) >= timeout;
   fail(timed_out ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, detail::describe(fingerprint),
        " on rank ", fingerprint.rank, timed_out ? " waited " + detail::to_text(timeout) : " failed",
-       ": ", text.substr(0, text.find('\n')),
+       ": ", base::first_line(error.what()),
        ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
 }
 

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/reach.hpp"
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 
@@ -54,7 +55,7 @@ std::string missing_ranks(c10d::Store& store, int first, int size) {
   std::string missing = std::to_string(first);
   for (int rank = first + 1; rank < size; ++rank) {
     if (!store.check({claim_key(rank)})) {
-      missing += ", " + std::to_string(rank);
+      base::append_to_list(missing, rank);
     }
   }
   return (missing.find(',') == std::string::npos ? "rank " : "ranks ") + missing;

@@ -58,34 +58,22 @@ using detail::GlooExchange;
 using detail::GlooWork;
 using detail::Milliseconds;
 
-class ReduceScatterWork : public GlooWork {
- public:
-  ReduceScatterWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight,
-                    at::Tensor dst, at::Tensor src, Reduction reduction)
-      : GlooWork(std::move(exchange), std::move(flight), std::move(dst), std::move(src)),
-        reduction_(reduction) {}
-
- private:
-  void finish(const Flight& flight) override {
-    const std::size_t ranks = flight.headers.size();
-    const std::size_t bytes = src().nbytes() / ranks;
-    if (bytes == 0) {
-      return;
-    }
-    const auto rank = static_cast<std::size_t>(flight.seat->index);
-    std::vector<const void*> slices(ranks);
-    std::size_t staged = 0;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      slices[r] = r == rank ? static_cast<const std::byte*>(src().const_data_ptr()) + rank * bytes
-                            : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
-                                  staged++ * bytes;
-    }
-    detail::reduce_slices(dst().mutable_data_ptr(), dst().scalar_type(), slices, dst().numel(),
-                          src().scalar_type(), reduction_);
+/// The sum of a reduce-scatter: slices of the peers lie in the flight's staging, in rank order.
+void sum_slices(const Flight& flight, const at::Tensor& dst, const at::Tensor& src,
+                const Reduction& reduction) {
+  const std::size_t ranks = flight.headers.size();
+  const std::size_t bytes = src.nbytes() / ranks;
+  const auto rank = static_cast<std::size_t>(flight.seat->index);
+  std::vector<const void*> slices(ranks);
+  std::size_t staged = 0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    slices[r] = r == rank ? static_cast<const std::byte*>(src.const_data_ptr()) + rank * bytes
+                          : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
+                                staged++ * bytes;
   }
-
-  Reduction reduction_;
-};
+  detail::reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), slices, dst.numel(),
+                        src.scalar_type(), reduction);
+}
 
 }  // namespace
 
@@ -147,7 +135,7 @@ void GlooCommunicator::recover() {
   const DispatchGuard guard;
   // Whoever still waits in a collective of the old generation must come here.
   exchange_->board().publish("it called recover()");
-  exchange_->set_broken();
+  exchange_->end();
   meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout);
   connect(generation_ + 1);
 }
@@ -240,8 +228,14 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tenso
       }
     }
   });
-  return std::make_unique<ReduceScatterWork>(job().exchange_, std::move(flight), std::move(dst),
-                                             std::move(src), reduction);
+  detail::Steps steps;
+  if (bytes != 0) {
+    steps.finish = [dst, src, reduction](const Flight& moved) {
+      sum_slices(moved, dst, src, reduction);
+    };
+  }
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), std::move(dst),
+                                    std::move(src), std::move(steps));
 }
 
 std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/text.hpp"
 #include "comm/broken_pipe.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -63,14 +64,14 @@ at::Tensor view_bytes(const void* data, std::size_t bytes) {
 }  // namespace
 
 std::string cause_of(const std::exception& error) {
-  std::string text = error.what();
-  text = text.substr(0, text.find('\n'));
+  std::string text = base::first_line(error.what());
   text = text.substr(0, text.find(". This is typically"));
   const auto source = text.find("] ");
   return text.rfind("[/", 0) == 0 && source != std::string::npos ? text.substr(source + 2) : text;
 }
 
 C10dWork GlooExchange::post_send(const void* data, std::size_t bytes, int peer, int tag) {
+  std::lock_guard lock(post_mutex_);
   argument_[0] = view_bytes(data, bytes);
   try {
     return backend_->send(argument_, peer, tag);
@@ -80,6 +81,7 @@ C10dWork GlooExchange::post_send(const void* data, std::size_t bytes, int peer, 
 }
 
 C10dWork GlooExchange::post_receive(void* data, std::size_t bytes, int peer, int tag) {
+  std::lock_guard lock(post_mutex_);
   argument_[0] = view_bytes(data, bytes);
   try {
     return backend_->recv(argument_, peer, tag);
@@ -145,8 +147,22 @@ void GlooExchange::recycle(std::unique_ptr<Flight> flight) {
   idle_flights_.push_back(std::move(flight));
 }
 
+Progress& GlooExchange::progress() {
+  if (!progress_) {
+    progress_ = std::make_unique<Progress>();
+  }
+  return *progress_;
+}
+
+void GlooExchange::end() {
+  broken_ = true;
+  if (progress_) {
+    progress_->stop();
+  }
+}
+
 void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own) {
-  const bool is_first = !std::exchange(broken_, true);
+  const bool is_first = !broken_.exchange(true);
   const std::string who = "rank " + std::to_string(rank()) + ":";
   const std::string here = describe(mine) + " on rank " + std::to_string(rank());
   std::string text = here + " " + own;

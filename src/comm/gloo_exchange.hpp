@@ -5,8 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +19,7 @@
 
 #include "comm/fingerprint.hpp"
 #include "comm/first_failure.hpp"
+#include "comm/progress.hpp"
 #include "comm/seat.hpp"
 #include "comm/staging_pool.hpp"
 #include "comm/timeout.hpp"
@@ -52,6 +55,9 @@ enum class Symptom {
 /// Connections, recycled memory and the failure board of one generation, for all groups of a job;
 /// outlives every Work. Groups need no connections of their own: a group's number is a part of the
 /// tags of its messages.
+///
+/// *Thread safety*: of the rank's thread; send(), fail_group() and what tells a state also of the
+/// progress thread. A flight is one thread's at a time.
 class GlooExchange {
  public:
   GlooExchange(c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<c10d::Backend> backend,
@@ -76,7 +82,12 @@ class GlooExchange {
 
   /// The group has failed: nothing can be started any more.
   bool is_broken() const { return broken_; }
-  void set_broken() { broken_ = true; }
+  /// Ends the group: what is under way fails, and the progress thread is through with it. @blocks
+  void end();
+
+  /// What the collectives of this generation do while nobody waits; begins with the first use.
+  Progress& progress();
+  bool has_progress() const { return progress_ != nullptr; }
 
   /// Ends the group and throws what happened to the collective `mine`: `own` when this rank saw it
   /// first, else the first failure of the job.
@@ -97,12 +108,14 @@ class GlooExchange {
   c10::intrusive_ptr<c10d::Backend> backend_;
   FailureBoard board_;
   Watchdog watchdog_{board_};
-  Milliseconds timeout_;
-  bool broken_ = false;
+  std::atomic<Milliseconds> timeout_;
+  std::atomic<bool> broken_ = false;
   std::vector<Flight*> open_;
   std::vector<std::unique_ptr<Flight>> idle_flights_;
   std::vector<Fingerprint> answers_;
+  std::mutex post_mutex_;
   std::vector<at::Tensor> argument_ = std::vector<at::Tensor>(1);
+  std::unique_ptr<Progress> progress_;
 };
 
 }  // namespace fsdp::comm::detail

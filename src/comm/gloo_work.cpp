@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/text.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -49,25 +50,76 @@ void close_connections(const Flight& flight) noexcept {
 }
 }  // namespace
 
+GlooWork::GlooWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight,
+                   at::Tensor dst, at::Tensor src, Steps steps)
+    : exchange_(std::move(exchange)),
+      dst_(std::move(dst)),
+      src_(std::move(src)),
+      steps_(std::move(steps)),
+      flight_(std::move(flight)) {
+  if (steps_.inside) {
+    inside_ = exchange_->progress().start([this] { run_inside(); });
+  }
+  exchange_->open().push_back(flight_.get());
+}
+
 GlooWork::~GlooWork() {
   std::erase(exchange_->open(), flight_.get());
-  if (flight_ && !exchange_->is_broken()) {
+  if (is_waited_) {
+    return;
+  }
+  if (!exchange_->is_broken()) {
     drop();
+  } else if (inside_) {
+    exchange_->progress().cancel(inside_);
   }
 }
 
 void GlooWork::wait() {
-  FSDP_ASSERT(flight_ != nullptr, "a collective was waited for twice");
+  FSDP_ASSERT(!is_waited_, "a collective was waited for twice");
   const DispatchGuard guard;
+  is_waited_ = true;
+  std::erase(exchange_->open(), flight_.get());
+  const std::shared_ptr<CollectiveLog> log = flight_->seat->log;
+  WaitRecord record(*log, flight_->mine);
   deadline_ = Clock::now() + exchange_->timeout();
+  await_inside();
   std::unique_ptr<Flight> flight = std::move(flight_);
-  std::erase(exchange_->open(), flight.get());
-  const std::shared_ptr<CollectiveLog> log = flight->seat->log;
-  WaitRecord record(*log, flight->mine);
   complete(*flight);
-  finish(*flight);
+  if (steps_.finish) {
+    steps_.finish(*flight);
+  }
   record.complete();
   exchange_->recycle(std::move(flight));
+}
+
+/// On the progress thread. Ranks that are in different collectives learn it in complete(), and none
+/// of them comes to its steps.
+void GlooWork::run_inside() {
+  is_inside_ = true;
+  await_headers(*flight_);
+  if (!find_mismatch(flight_->headers)) {
+    steps_.inside(*this);
+  }
+  is_inside_ = false;
+}
+
+void GlooWork::await_inside() {
+  if (inside_) {
+    exchange_->progress().await(inside_, deadline_);
+  }
+}
+
+void GlooWork::await_data(int member) {
+  await(*flight_, flight_->payload_receives, static_cast<std::size_t>(member), "the data of rank ");
+}
+
+void GlooWork::send(int member, const at::Tensor& data) {
+  try {
+    exchange_->send(*flight_, member, data.const_data_ptr(), data.nbytes());
+  } catch (const Error& error) {
+    exchange_->fail_group(flight_->mine, Symptom::kLostPeer, error.text());
+  }
 }
 
 void GlooWork::await_headers(Flight& flight) {
@@ -80,21 +132,16 @@ void GlooWork::await_headers(Flight& flight) {
 void GlooWork::complete(Flight& flight) {
   await_headers(flight);
   const bool is_mismatched = find_mismatch(flight.headers).has_value();
-  if (!is_mismatched && steps_.before_payloads) {
-    steps_.before_payloads(flight);
-  }
+  const bool have_all_sent = !is_mismatched || !steps_.sends_inside;
   for (std::size_t member = 0; member < flight.headers.size(); ++member) {
     await(flight, flight.header_sends, member, "its header to reach rank ");
-    if (same_collective(flight.mine, flight.headers[member])) {
+    if (have_all_sent && same_collective(flight.mine, flight.headers[member])) {
       await(flight, flight.payload_receives, member, "the data of rank ");
       await(flight, flight.payload_sends, member, "its data to reach rank ");
     }
   }
   if (is_mismatched) {
     fail_mismatched(flight);
-  }
-  if (steps_.after_payloads) {
-    steps_.after_payloads(flight);
   }
 }
 
@@ -103,6 +150,9 @@ void GlooWork::complete(Flight& flight) {
 /// has completed that one.
 void GlooWork::fail_mismatched(const Flight& flight) {
   std::optional<std::string> mismatch = find_mismatch(flight.headers);
+  if (exchange_->has_progress()) {
+    exchange_->progress().await_all(deadline_);  // no flight may be in two threads' hands
+  }
   for (Flight* older : exchange_->open()) {
     if (older->mine.group != flight.mine.group || older->mine.sequence > flight.mine.sequence) {
       continue;
@@ -121,13 +171,13 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t m
   if (!works[member]) {
     return;
   }
-  Watchdog& watchdog = exchange_->watchdog();
-  watchdog.begin(works[member], deadline_);
+  const auto& deadline = is_inside_ ? exchange_->progress().deadline() : deadline_;
+  Watchdog::Wait guarded(exchange_->watchdog(), works[member], deadline);
   std::string cause;
   try {
     // The watchdog ends the wait; Gloo's limit is there if it cannot.
-    const bool is_done = works[member]->wait(remaining(deadline_) + kPatienceForWatchdog);
-    if (watchdog.end() == Watchdog::Verdict::kNothing || is_done) {
+    const bool is_done = works[member]->wait(remaining(deadline) + kPatienceForWatchdog);
+    if (guarded.end() == Watchdog::Verdict::kNothing || is_done) {
       works[member] = {};
       return;
     }
@@ -136,7 +186,7 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t m
   }
   const std::string peer = std::to_string(flight.seat->ranks[member]);
   const std::string waited_for = what + peer;
-  switch (watchdog.end()) {
+  switch (guarded.end()) {
     case Watchdog::Verdict::kTimeout: give_up(flight, waited_for);
     case Watchdog::Verdict::kTold:
       close_connections(flight);
@@ -170,13 +220,13 @@ std::string GlooWork::describe_silence(const Flight& flight) const {
     const auto seat = std::ranges::find(flight.seat->ranks, static_cast<int>(rank));
     if (seat == flight.seat->ranks.end()) {
       if (!known[rank]) {
-        silent_elsewhere += (silent_elsewhere.empty() ? "" : ", ") + std::to_string(rank);
+        base::append_to_list(silent_elsewhere, rank);
       }
       continue;
     }
     const auto member = static_cast<std::size_t>(seat - flight.seat->ranks.begin());
     if (!known[rank] && !is_done_with(flight, member)) {
-      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      base::append_to_list(missing, rank);
     } else if (known[rank] && (known[rank]->group != flight.mine.group ||
                                known[rank]->sequence < first.sequence)) {
       first = *known[rank];
@@ -204,6 +254,7 @@ void GlooWork::drop() noexcept {
   dropped_ = true;
   try {
     deadline_ = Clock::now() + std::min(exchange_->timeout(), kPatienceForDropped);
+    await_inside();
     complete(*flight_);
     exchange_->recycle(std::move(flight_));
   } catch (...) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -12,44 +13,49 @@
 #include <vector>
 
 #include "comm/gloo_exchange.hpp"
+#include "comm/progress.hpp"
 #include "comm/timeout.hpp"
 #include "fsdp/comm/communicator.hpp"
 
 namespace fsdp::comm::detail {
 
+class GlooWork;
+
 /// What a collective does besides moving its payloads, once all ranks are known to be in it. Part
-/// of the collective: also where it is dropped.
+/// of the collective: also where it is dropped, but for `finish`.
 struct Steps {
-  std::function<void(Flight&)> before_payloads = nullptr;
-  std::function<void(Flight&)> after_payloads = nullptr;
+  /// On the progress thread, before anything else.
+  std::function<void(GlooWork&)> inside = nullptr;
+  /// Whether `inside` sends the payloads.
+  bool sends_inside = false;
+  /// In wait(), when all payloads are there.
+  std::function<void(const Flight&)> finish = nullptr;
 };
 
 /// A collective in flight: first the headers, then the payloads.
-class GlooWork : public Work {
+///
+/// *Thread safety*: one thread; Steps::inside may call what is marked so.
+class GlooWork final : public Work {
  public:
   GlooWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight, at::Tensor dst,
-           at::Tensor src, Steps steps = {})
-      : exchange_(std::move(exchange)),
-        dst_(std::move(dst)),
-        src_(std::move(src)),
-        steps_(std::move(steps)),
-        flight_(std::move(flight)) {
-    exchange_->open().push_back(flight_.get());
-  }
+           at::Tensor src, Steps steps = {});
 
   /// A collective that was not waited for is completed within a moment, or ends the group.
   ~GlooWork() override;
 
   void wait() override;
 
- protected:
-  /// Runs once all payloads are there.
-  virtual void finish(const Flight&) {}
-
-  const at::Tensor& dst() const { return dst_; }
-  const at::Tensor& src() const { return src_; }
+  // For Steps::inside.
+  GlooExchange& exchange() { return *exchange_; }
+  const Fingerprint& mine() const { return flight_->mine; }
+  /// Until the payload of a member of the group is there.
+  void await_data(int member);
+  /// A connection that is closed ends the group.
+  void send(int member, const at::Tensor& data);
 
  private:
+  void run_inside();
+  void await_inside();
   void complete(Flight& flight);
   void await_headers(Flight& flight);
   [[noreturn]] void fail_mismatched(const Flight& flight);
@@ -65,8 +71,11 @@ class GlooWork : public Work {
   Steps steps_;
   // After the tensors: what Gloo may still use goes first.
   std::unique_ptr<Flight> flight_;
-  Clock::time_point deadline_;
-  bool dropped_ = false;
+  Progress::StepPointer inside_;  ///< null without a step inside
+  bool is_inside_ = false;        ///< the progress thread has the flight
+  bool is_waited_ = false;
+  std::atomic<Clock::time_point> deadline_{kNoDeadline};
+  std::atomic<bool> dropped_ = false;
 };
 
 }  // namespace fsdp::comm::detail

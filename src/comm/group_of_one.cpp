@@ -80,7 +80,6 @@ class GroupOfOne final : public Communicator {
 
   bool shares_memory() const override { return true; }
   at::Tensor buffer(std::int64_t bytes) override { return parent_->buffer(bytes); }
-  bool is_fenced_by_reduce_scatter() const override { return true; }
 
   std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
                                       const std::string& label) override {

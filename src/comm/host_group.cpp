@@ -72,7 +72,6 @@ class HostGroup final : public Communicator {
   }
   bool shares_memory() const override { return host_->shares_memory(); }
   at::Tensor buffer(std::int64_t bytes) override { return host_->buffer(bytes); }
-  bool is_fenced_by_reduce_scatter() const override { return host_->is_fenced_by_reduce_scatter(); }
 
   std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
                                       const std::string& label) override {

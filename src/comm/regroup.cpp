@@ -7,6 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "base/text.hpp"
 #include "comm/deadline.hpp"
 #include "comm/quiet_store.hpp"
 #include "fsdp/base/error.hpp"
@@ -47,7 +48,7 @@ std::string list_silent_ranks(c10d::Store& store, int rank, int size) {
         std::this_thread::sleep_for(kPollInterval);
       }
       if (!store.check({not_connected_key(peer)})) {
-        silent += (silent.empty() ? "" : ", ") + std::to_string(peer);
+        base::append_to_list(silent, peer);
       }
     }
     if (rank == 0) {
@@ -75,7 +76,7 @@ void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generatio
       std::string missing;
       for (int other = 0; other < size; ++other) {
         if (add(board, key_of("came", generation, other), 0, rank) == 0) {
-          missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+          base::append_to_list(missing, other);
         }
       }
       add(board, key_of("here", generation, rank), -1, rank);

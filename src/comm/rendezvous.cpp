@@ -20,6 +20,7 @@
 
 #include "base/network.hpp"
 #include "base/reach.hpp"
+#include "base/text.hpp"
 #include "comm/broken_pipe.hpp"
 #include "comm/claims.hpp"
 #include "comm/quiet_store.hpp"
@@ -43,11 +44,6 @@ std::string get_variable(const char* name) {
 
 std::string describe(const base::RankEnvironment& environment) {
   return "rank " + std::to_string(environment.rank) + " of " + std::to_string(environment.size);
-}
-
-std::string first_line(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 /// The listening socket that the launcher handed on, none without a launcher.
@@ -239,7 +235,7 @@ Meeting join_store(const base::RankEnvironment& environment, const std::string& 
     throw;
   } catch (const std::exception& error) {
     fail(ErrorCode::kPeerFailed, "rank ", environment.rank, " of ", environment.size,
-         " could not meet the others at ", endpoint, ": ", first_line(error),
+         " could not meet the others at ", endpoint, ": ", base::first_line(error.what()),
          ". Rank 0 has ended, or somebody else listens there");
   }
 }

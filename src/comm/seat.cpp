@@ -13,6 +13,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/text.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -78,11 +79,7 @@ struct Wish {
 };
 
 std::string list_text(std::span<const int> ranks) {
-  std::string text;
-  for (const int rank : ranks) {
-    text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  }
-  return text.empty() ? "no rank" : text;
+  return ranks.empty() ? "no rank" : base::list_text(ranks);
 }
 
 /// What is wrong with a list, as far as its own rank can see.

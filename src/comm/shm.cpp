@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -141,7 +143,7 @@ class ShmCommunicator final : public Communicator {
     side_->memory = std::make_shared<detail::ShmMemory>(group);
     side_->seat = std::move(seat);
     side_->group = std::move(group);
-    side_->timeout = std::make_shared<detail::Milliseconds>(timeout);
+    side_->timeout = std::make_shared<std::atomic<detail::Milliseconds>>(timeout);
   }
   ShmCommunicator(std::shared_ptr<ShmCommunicator> job, std::shared_ptr<shm::Group> group,
                   detail::SeatPointer seat)
@@ -211,8 +213,6 @@ class ShmCommunicator final : public Communicator {
     return side_->memory->make_buffer(bytes);
   }
 
-  bool is_fenced_by_reduce_scatter() const override { return true; }
-
   std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
                                       const std::string& label) override;
 
@@ -222,6 +222,7 @@ class ShmCommunicator final : public Communicator {
 
   void recover() override;
   std::uint64_t generation() const override { return side_->group->generation(); }
+  shm::Group& group() { return *side_->group; }
 
   void publish_failure(const std::string& text) noexcept override {
     side_->group->publish_failure(text);
@@ -239,9 +240,9 @@ void ShmCommunicator::recover() {
   }
   using End = shm::WaitEnd;
   shm::Group& group = *side_->group;
-  const End end = group.recover(detail::Clock::now() + *side_->timeout);
+  const End end = group.recover(detail::Clock::now() + side_->timeout->load());
   FSDP_CHECK(end.kind != End::kTimeout, ErrorCode::kTimeout, "recover() on rank ", rank(),
-             " waited ", detail::to_text(*side_->timeout),
+             " waited ", detail::to_text(side_->timeout->load()),
              "; missing: ", group.list_missing_recovery(),
              ". Every rank must make this call; FSDP_TIMEOUT sets the limit");
   FSDP_CHECK(end.kind == End::kReady, ErrorCode::kPeerFailed, "recover() on rank ", rank(), ": ",
@@ -357,10 +358,23 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
   }
   auto group = std::make_shared<shm::Group>(job->side_->group, std::move(memory),
                                             std::move(members), seat->index);
+  if (side_->group->is_in_background()) {
+    group->wait_in_background();
+  }
   return std::make_shared<ShmCommunicator>(std::move(job), std::move(group), std::move(seat));
 }
 
 }  // namespace
+
+std::shared_ptr<Communicator> split_for_background(Communicator& whole, const std::string& label) {
+  std::vector<int> ranks(static_cast<std::size_t>(whole.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto part = whole.split(ranks, label);
+  if (auto* of_several = dynamic_cast<ShmCommunicator*>(part.get())) {
+    of_several->group().wait_in_background();
+  }
+  return part;
+}
 
 std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up,
                                                     std::function<std::string()> elsewhere) {

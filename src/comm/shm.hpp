@@ -23,4 +23,9 @@ namespace fsdp::comm {
 std::shared_ptr<Communicator> make_shm_communicator(
     const detail::SetUp& set_up, std::function<std::string()> elsewhere = nullptr);
 
+/// All ranks of `whole`, a communicator over shared memory, once more: for a thread that works
+/// while the one that uses `whole` computes. Its waits do not spin. @collective @blocks @throws as
+/// split()
+std::shared_ptr<Communicator> split_for_background(Communicator& whole, const std::string& label);
+
 }  // namespace fsdp::comm

@@ -56,7 +56,7 @@ ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& descr
   if (group_.is_between_generations()) {
     side_->fail_group(mine_, ErrorCode::kPeerFailed, "came after the group had failed");
   }
-  deadline_ = Clock::now() + *side_->timeout;
+  deadline_ = Clock::now() + side_->timeout->load();
   check(group_.await_slot(ticket_, deadline_), "to end an earlier call");
   post();
   side_->open.push_back(this);
@@ -78,7 +78,7 @@ void ShmExchange::post() {
 ShmExchange::~ShmExchange() {
   std::erase(side_->open, this);
   if (!is_complete_) {
-    group_.drop(ticket_, Clock::now() + std::min(*side_->timeout, kPatienceForReaders));
+    group_.drop(ticket_, Clock::now() + std::min(side_->timeout->load(), kPatienceForReaders));
   }
 }
 
@@ -87,7 +87,7 @@ void ShmExchange::wait(const Reader& read) {
   is_waited_ = true;
   std::erase(side_->open, this);
   WaitRecord record(*side_->seat->log, mine_);
-  deadline_ = Clock::now() + *side_->timeout;
+  deadline_ = Clock::now() + side_->timeout->load();
   // A failure of before is one also where all have started; a later one may come from a rank that
   // is through with this exchange.
   if (came_after_failure_ && shm::generation_of(ticket_) == group_.generation()) {
@@ -97,9 +97,8 @@ void ShmExchange::wait(const Reader& read) {
   compare();
   read_all(read);
   group_.finish(ticket_);
-  // Sliced also inline: a reduce-scatter is a fence, see Communicator.
-  if (posted_.kind == shm::Source::kInPlace || posted_.kind == shm::Source::kStaged ||
-      own_.is_sliced) {
+  // The caller may write its source again, and the next exchange this rank's staging.
+  if (posted_.kind == shm::Source::kInPlace || posted_.kind == shm::Source::kStaged) {
     check(group_.await_done(ticket_, deadline_), "to read this rank's data");
   }
   is_complete_ = true;
@@ -248,7 +247,7 @@ void ShmExchange::check(const End& end, const char* what) {
       missing.empty() ? std::to_string(end.rank) : missing.substr(0, missing.find(','));
   side_->fail_group(
       mine_, ErrorCode::kTimeout,
-      "waited " + to_text(*side_->timeout) + " for rank " + whom + " " + what +
+      "waited " + to_text(side_->timeout->load()) + " for rank " + whom + " " + what +
           (!missing.empty() ? "; missing: " + missing + ". Every rank must make this call"
            : !idle.empty()  ? "; no rank of this group is missing, but in no collective: " + idle
                             : "; no rank is missing: a rank is too slow") +

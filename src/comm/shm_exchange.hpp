@@ -14,6 +14,7 @@
 /// source is staged all ranks work in pieces, which costs nothing: a piece stays in the cache.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -38,7 +39,7 @@ struct ShmSide {
   std::shared_ptr<shm::Group> group;
   std::shared_ptr<ShmMemory> memory;  ///< of the whole job
   SeatPointer seat;
-  std::shared_ptr<Milliseconds> timeout;  ///< of the whole job
+  std::shared_ptr<std::atomic<Milliseconds>> timeout;  ///< of the whole job
   /// Exchanges that were posted and are not waited for yet, oldest first. They keep the list.
   std::vector<ShmExchange*> open = {};
 

@@ -6,6 +6,7 @@
 #include <new>
 #include <numeric>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm {
@@ -17,7 +18,7 @@ std::string list_missing(const std::vector<int>& ranks, const std::vector<char>&
   std::string missing;
   for (std::size_t index = 0; index < arrived.size(); ++index) {
     if (!arrived[index]) {
-      missing += (missing.empty() ? "" : ", ") + std::to_string(ranks[index]);
+      base::append_to_list(missing, ranks[index]);
     }
   }
   return missing;

@@ -44,8 +44,9 @@ std::string to_text(Milliseconds duration) {
 }
 
 Milliseconds remaining(Clock::time_point deadline) {
-  return std::max(Milliseconds(1),
-                  std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
+  constexpr Milliseconds kLongest = std::chrono::hours(30 * 24);
+  return std::clamp(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()),
+                    Milliseconds(1), kLongest);
 }
 
 }  // namespace fsdp::comm::detail

@@ -21,7 +21,11 @@ Milliseconds default_setup_timeout();
 /// "2.5 s".
 std::string to_text(Milliseconds duration);
 
-/// What is left until `deadline`, at least 1 ms: c10d reads 0 as "no limit".
+/// Of a wait that may last for ever.
+inline constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
+
+/// What is left until `deadline`, at least 1 ms, as c10d reads 0 as "no limit", and at most 30
+/// days.
 Milliseconds remaining(Clock::time_point deadline);
 
 }  // namespace fsdp::comm::detail

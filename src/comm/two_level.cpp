@@ -10,7 +10,6 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "comm/broken_pipe.hpp"
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/gloo_communicator.hpp"
@@ -19,32 +18,10 @@
 #include "comm/host_group.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/shm.hpp"
+#include "comm/two_level_steps.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm {
-
-// NOTE [two levels]
-// Rank = host * L + l: L ranks a host, H hosts. The ranks with the same l on all hosts are
-// counterparts. Every collective begins with the headers of all ranks, as over Gloo alone: who
-// meets whom, who is missing and who failed first are told in the same way. Then
-//
-//   all-gather      each rank sends its slice to its counterparts, straight into their dst; then
-//   the
-//                   ranks of a host read each other's: for each host h, an all-gather over shared
-//                   memory of the block of L slices that belongs to h
-//   reduce-scatter  for each host h, a reduce-scatter over shared memory of the block of L slices
-//                   that belongs to h: rank l gets what this host adds to the slice of h's l-th
-//                   rank, and sends it there while the next block is summed; then each rank sums
-//                   what the hosts added
-//   broadcast       the root sends to its counterparts, each of which broadcasts on its host
-//
-// So each byte crosses from a host to another once, where Gloo alone sends a slice to each of the L
-// ranks there, and each host's gradients leave it as one sum.
-//
-// Sums run in rank order on each host, then over the hosts in order, and are divided once: the same
-// bits in every run, not those of Gloo alone. Sums of bfloat16 and float16 stay float32 until the
-// last rounding, also between hosts.
-
 namespace detail {
 namespace {
 
@@ -77,73 +54,6 @@ class Elsewhere {
   std::weak_ptr<GlooExchange> exchange_;
 };
 
-/// Sends from inside a wait. A connection that is closed ends the group.
-void send_to(GlooExchange& exchange, Flight& flight, int member, const at::Tensor& data) {
-  const NoBrokenPipe no_pipe;
-  try {
-    exchange.send(flight, member, data.const_data_ptr(), data.nbytes());
-  } catch (const Error& error) {
-    exchange.fail_group(flight.mine, Symptom::kLostPeer, error.text());
-  }
-}
-
-/// A step inside a host: what fails there ends the whole group.
-void on_host(GlooExchange& exchange, const Flight& flight, const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    exchange.fail_group(
-        flight.mine, error.code() == ErrorCode::kTimeout ? Symptom::kTimeout : Symptom::kLostPeer,
-        "failed inside its host: " + error.text());
-  }
-}
-
-/// Where a rank stands: hosts of equally many ranks, all the members of one group.
-struct Place {
-  int hosts = 1;
-  int locals = 1;
-  int host = 0;
-  int local = 0;
-  int counterpart(int on_host) const { return on_host * locals + local; }
-};
-
-/// The slices of a host's ranks.
-at::Tensor block_of(const at::Tensor& flat, int host, const Place& place) {
-  const std::int64_t numel = flat.numel() / place.hosts;
-  return flat.narrow(0, host * numel, numel);
-}
-
-at::Tensor slice_of(const at::Tensor& flat, int member, const Place& place) {
-  const std::int64_t numel = flat.numel() / place.hosts / place.locals;
-  return flat.narrow(0, member * numel, numel);
-}
-
-class ReduceScatterWork : public GlooWork {
- public:
-  ReduceScatterWork(std::shared_ptr<GlooExchange> exchange, std::unique_ptr<Flight> flight,
-                    at::Tensor dst, at::Tensor src, Steps steps, std::vector<at::Tensor> partials,
-                    Reduction reduction)
-      : GlooWork(std::move(exchange), std::move(flight), std::move(dst), std::move(src),
-                 std::move(steps)),
-        partials_(std::move(partials)),
-        reduction_(reduction) {}
-
- private:
-  void finish(const Flight&) override {
-    std::vector<const void*> slices;
-    for (const at::Tensor& partial : partials_) {
-      slices.push_back(partial.const_data_ptr());
-    }
-    if (dst().numel() != 0) {
-      reduce_slices(dst().mutable_data_ptr(), dst().scalar_type(), slices, dst().numel(),
-                    partials_.front().scalar_type(), reduction_);
-    }
-  }
-
-  std::vector<at::Tensor> partials_;  ///< by host; they lie in the flight's staging
-  Reduction reduction_;
-};
-
 class TwoLevelCommunicator final : public GlooCommunicator {
  public:
   TwoLevelCommunicator(const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options,
@@ -163,10 +73,14 @@ class TwoLevelCommunicator final : public GlooCommunicator {
                                    .first_rank = place_.host * locals,
                                    .job_size = options.size},
                                   [elsewhere = elsewhere_] { return elsewhere->failure(); });
+    inside_ = split_for_background(*host_, "inside a host");
   }
   TwoLevelCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat, Place place,
-                       std::shared_ptr<Communicator> host)
-      : GlooCommunicator(std::move(job), std::move(seat)), place_(place), host_(std::move(host)) {}
+                       std::shared_ptr<Communicator> host, Host inside)
+      : GlooCommunicator(std::move(job), std::move(seat)),
+        place_(place),
+        host_(std::move(host)),
+        inside_(std::move(inside)) {}
 
   std::string transport() const override { return kName; }
 
@@ -178,7 +92,7 @@ class TwoLevelCommunicator final : public GlooCommunicator {
   std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override {
     const DispatchGuard guard;
     return staging()->reserve(max_src_bytes / size() * (2 * place_.hosts - 1), in_flight) +
-           host_->reserve_staging(max_src_bytes, in_flight);
+           inside_->reserve_staging(max_src_bytes, in_flight);
   }
 
   at::Tensor buffer(std::int64_t bytes) override { return host_->buffer(bytes); }
@@ -202,9 +116,14 @@ class TwoLevelCommunicator final : public GlooCommunicator {
  private:
   static constexpr const char* kName = "shm+gloo";
 
+  /// What a reduce-scatter of slices like `dst` stages, in `flight`, with receives posted.
+  Partials post_partials(Flight& flight, const at::Tensor& dst, at::ScalarType dtype);
+
   const Place place_;
-  std::shared_ptr<Elsewhere> elsewhere_;
-  std::shared_ptr<Communicator> host_;
+  std::shared_ptr<Elsewhere> elsewhere_;  ///< of the whole job
+  // The ranks of this host, for two threads.
+  std::shared_ptr<Communicator> host_;  ///< the rank's own
+  Host inside_;                         ///< the progress thread's
 };
 
 std::unique_ptr<Work> TwoLevelCommunicator::all_gather(at::Tensor dst, at::Tensor src,
@@ -225,26 +144,31 @@ std::unique_ptr<Work> TwoLevelCommunicator::all_gather(at::Tensor dst, at::Tenso
       }
     }
   });
-  Steps steps;
-  if (description.bytes != 0) {
-    const auto gather_block = [=, host = host_, place = place_, exchange = shared_exchange()](
-                                  const Flight& moved, int block) {
-      on_host(*exchange, moved, [&] {
-        const at::Tensor slices = block_of(flat, block, place);
-        host->all_gather(slices, slice_of(flat, place.counterpart(block), place), label)->wait();
-      });
-    };
-    steps.before_payloads = [=, place = place_](Flight& moved) { gather_block(moved, place.host); };
-    steps.after_payloads = [=, place = place_](Flight& moved) {
-      for (int block = 0; block < place.hosts; ++block) {
-        if (block != place.host) {
-          gather_block(moved, block);
-        }
-      }
-    };
+  return std::make_unique<GlooWork>(
+      shared_exchange(), std::move(flight), std::move(dst), std::move(src),
+      description.bytes == 0 ? Steps{} : gather_steps(inside_, place_, flat, label));
+}
+
+Partials TwoLevelCommunicator::post_partials(Flight& flight, const at::Tensor& dst,
+                                             at::ScalarType dtype) {
+  const auto bytes = dst.numel() * static_cast<std::int64_t>(at::elementSize(dtype));
+  flight.pool = staging();
+  flight.staging = staging()->take(bytes * (2 * place_.hosts - 1));
+  auto* free = static_cast<std::byte*>(flight.staging.mutable_data_ptr());
+  const auto next = [&] {
+    return at::from_blob(std::exchange(free, free + bytes), {dst.numel()}, dtype);
+  };
+  Partials partials;
+  for (int host = 0; host < place_.hosts; ++host) {
+    partials.own.push_back(next());
+    partials.added.push_back(host == place_.host ? partials.own.back() : next());
+    if (host != place_.host) {
+      const at::Tensor& added = partials.added.back();
+      exchange().receive(flight, place_.counterpart(host), added.mutable_data_ptr(),
+                         added.nbytes());
+    }
   }
-  return std::make_unique<GlooWork>(shared_exchange(), std::move(flight), std::move(dst),
-                                    std::move(src), std::move(steps));
+  return partials;
 }
 
 std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
@@ -253,63 +177,24 @@ std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::T
   const DispatchGuard guard;
   const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
   const bool is_low = is_widening(at::kFloat, src.scalar_type());
-  const at::ScalarType dtype = is_low ? at::kFloat : src.scalar_type();
-  const auto bytes = dst.numel() * static_cast<std::int64_t>(at::elementSize(dtype));
-  std::vector<at::Tensor> own;       // what this host adds to the slices of the hosts
-  std::vector<at::Tensor> partials;  // what the hosts add to this rank's slice
+  Partials partials;
   auto flight = start(description, [&](Flight& posted) {
-    posted.pool = staging();
-    posted.staging = staging()->take(bytes * (2 * place_.hosts - 1));
-    auto* place = static_cast<std::byte*>(posted.staging.mutable_data_ptr());
-    const auto next = [&] {
-      return at::from_blob(std::exchange(place, place + bytes), {dst.numel()}, dtype);
-    };
-    for (int host = 0; host < place_.hosts; ++host) {
-      own.push_back(next());
-      partials.push_back(host == place_.host ? own.back() : next());
-      if (host != place_.host) {
-        exchange().receive(posted, place_.counterpart(host), partials.back().mutable_data_ptr(),
-                           partials.back().nbytes());
-      }
-    }
+    partials = post_partials(posted, dst, is_low ? at::kFloat : src.scalar_type());
   });
   Steps steps;
-  if (bytes != 0) {
-    const at::Tensor flat = src.detach().view({-1});
-    // The own host's block comes last: the others have further to go.
-    steps.before_payloads = [=, host = host_, place = place_,
-                             exchange = shared_exchange()](Flight& moved) {
-      const auto reduce_block = [&](int step) {
-        const int block = (place.host + step) % place.hosts;
-        return host->reduce_scatter(own[static_cast<std::size_t>(block)],
-                                    block_of(flat, block, place), {}, label);
-      };
-      std::unique_ptr<Work> reducing;
-      on_host(*exchange, moved, [&] { reducing = reduce_block(1); });
-      for (int step = 1; step <= place.hosts; ++step) {
-        on_host(*exchange, moved, [&] {
-          auto next = step < place.hosts ? reduce_block(step + 1) : nullptr;
-          reducing->wait();
-          reducing = std::move(next);
-        });
-        if (const int block = (place.host + step) % place.hosts; block != place.host) {
-          send_to(*exchange, moved, place.counterpart(block), own[static_cast<std::size_t>(block)]);
-        }
-      }
-    };
+  if (dst.numel() != 0) {
+    steps = reduce_steps(inside_, place_, dst, src, partials, reduction, label);
   }
-  return std::make_unique<ReduceScatterWork>(shared_exchange(), std::move(flight), std::move(dst),
-                                             std::move(src), std::move(steps), std::move(partials),
-                                             reduction);
+  return std::make_unique<GlooWork>(shared_exchange(), std::move(flight), std::move(dst),
+                                    std::move(src), std::move(steps));
 }
 
 std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int root,
                                                       const Label& label) {
   const DispatchGuard guard;
   const Description description = check_broadcast(buffer, root, size(), label);
-  const int root_local = root % place_.locals;
   auto flight = start(description, [&](Flight& posted) {
-    if (place_.local != root_local || description.bytes == 0) {
+    if (place_.local != root % place_.locals || description.bytes == 0) {
       return;
     }
     if (rank() != root) {
@@ -322,14 +207,9 @@ std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int roo
       }
     }
   });
-  Steps steps;
-  if (description.bytes != 0) {
-    steps.after_payloads = [=, host = host_, exchange = shared_exchange()](Flight& moved) {
-      on_host(*exchange, moved, [&] { host->broadcast(buffer, root_local, label)->wait(); });
-    };
-  }
-  return std::make_unique<GlooWork>(shared_exchange(), std::move(flight), buffer, buffer,
-                                    std::move(steps));
+  return std::make_unique<GlooWork>(
+      shared_exchange(), std::move(flight), buffer, buffer,
+      description.bytes == 0 ? Steps{} : broadcast_steps(inside_, place_, buffer, root, label));
 }
 
 /// The group's ranks on this host are a group of this host, in any case. What the whole group is
@@ -348,6 +228,9 @@ std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>
     }
   }
   auto host = host_->split(locals, label);
+  Host inside;
+  exchange().progress().run([&] { inside = inside_->split(locals, label); },
+                            Clock::now() + exchange().timeout());
   // Of all hosts: nobody goes on, to recover() say, while others are still here.
   agree({.name = "split: " + label})->wait();
   if (ranks.size() == 1) {
@@ -368,7 +251,7 @@ std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>
   const Place place{
       .hosts = used, .locals = each, .host = seat->index / each, .local = seat->index % each};
   return std::make_shared<TwoLevelCommunicator>(shared_job(), std::move(seat), place,
-                                                std::move(host));
+                                                std::move(host), std::move(inside));
 }
 
 }  // namespace

@@ -23,37 +23,42 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-void Watchdog::begin(c10::intrusive_ptr<c10d::Work> work, Clock::time_point deadline) {
-  std::lock_guard lock(mutex_);
-  work_ = std::move(work);
-  began_ = Clock::now();
-  deadline_ = deadline;
-  verdict_ = Verdict::kNothing;
+Watchdog::Wait::Wait(Watchdog& watchdog, c10::intrusive_ptr<c10d::Work> work,
+                     const std::atomic<Clock::time_point>& deadline)
+    : watchdog_(watchdog), work_(std::move(work)), deadline_(deadline) {
+  std::lock_guard lock(watchdog_.mutex_);
+  watchdog_.waits_.push_back(this);
 }
 
-Watchdog::Verdict Watchdog::end() {
-  std::lock_guard lock(mutex_);
-  work_.reset();
+Watchdog::Verdict Watchdog::Wait::end() {
+  std::lock_guard lock(watchdog_.mutex_);
+  std::erase(watchdog_.waits_, this);
   return verdict_;
 }
 
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kInterval, [&] { return is_stopping_; })) {
-    if (!work_ || verdict_ != Verdict::kNothing) {
-      continue;
+    for (Wait* wait : waits_) {
+      look_at(*wait);
     }
-    const auto now = Clock::now();
-    if (board_.has_failure()) {
-      verdict_ = Verdict::kTold;
-    } else if (now >= deadline_) {
-      verdict_ = Verdict::kTimeout;
-    } else if (now - began_ >= kPatience) {
-      board_.look_soon();
-    }
-    if (verdict_ != Verdict::kNothing) {
-      work_->abort();
-    }
+  }
+}
+
+void Watchdog::look_at(Wait& wait) {
+  if (wait.verdict_ != Verdict::kNothing) {
+    return;
+  }
+  const auto now = Clock::now();
+  if (board_.has_failure()) {
+    wait.verdict_ = Verdict::kTold;
+  } else if (now >= wait.deadline_.load()) {
+    wait.verdict_ = Verdict::kTimeout;
+  } else if (now - wait.began_ >= kPatience) {
+    board_.look_soon();
+  }
+  if (wait.verdict_ != Verdict::kNothing) {
+    wait.work_->abort();
   }
 }
 

@@ -6,9 +6,11 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "comm/first_failure.hpp"
 #include "comm/timeout.hpp"
@@ -19,7 +21,7 @@ class Work;
 
 namespace fsdp::comm::detail {
 
-/// *Thread safety*: one thread waits at a time.
+/// *Thread safety*: internally locked.
 class Watchdog {
  public:
   /// Waits are ended at most so much too late.
@@ -31,25 +33,39 @@ class Watchdog {
     kTold,  ///< there is a failure on the board
   };
 
+  /// A thread waits for `work`, until end() at the latest: the watchdog aborts it at the deadline,
+  /// which may be moved meanwhile, or when the group has failed.
+  class Wait {
+   public:
+    Wait(Watchdog& watchdog, c10::intrusive_ptr<c10d::Work> work,
+         const std::atomic<Clock::time_point>& deadline);
+    ~Wait() { end(); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+    /// The wait is over. Returns why it was aborted.
+    Verdict end();
+
+   private:
+    friend class Watchdog;
+    Watchdog& watchdog_;
+    c10::intrusive_ptr<c10d::Work> work_;
+    const Clock::time_point began_ = Clock::now();
+    const std::atomic<Clock::time_point>& deadline_;
+    Verdict verdict_ = Verdict::kNothing;
+  };
+
   explicit Watchdog(FailureBoard& board);
   ~Watchdog();
 
-  /// From now on `work` is waited for: aborts it at the deadline or when the group has failed.
-  void begin(c10::intrusive_ptr<c10d::Work> work, Clock::time_point deadline);
-  /// The wait is over. Returns why it was aborted.
-  Verdict end();
-
  private:
   void run();
+  void look_at(Wait& wait);
 
   FailureBoard& board_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_stopping_ = false;
-  c10::intrusive_ptr<c10d::Work> work_;
-  Clock::time_point began_;
-  Clock::time_point deadline_;
-  Verdict verdict_ = Verdict::kNothing;
+  std::vector<Wait*> waits_;
   std::thread thread_;
 };
 

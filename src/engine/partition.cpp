@@ -10,40 +10,14 @@
 #include <unordered_map>
 
 #include "engine/deferred.hpp"
-#include "engine/layer_members.hpp"
-#include "engine/name_pattern.hpp"
+#include "engine/module_tree.hpp"
 #include "engine/precision.hpp"
-#include "engine/touch.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/engine/deferred_init.hpp"
 
 namespace fsdp::engine {
 
 namespace {
-
-/// What both kinds of module come down to.
-struct Tree {
-  struct Node {
-    std::string name;
-    const torch::nn::Module* module;  ///< null for TorchScript
-  };
-  std::vector<Node> modules;  ///< parents before children
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  std::vector<NamedBuffer> buffers;
-  /// Modules whose parameters no C++ member holds: all of TorchScript, and torch's own containers.
-  std::set<std::string> registries;
-};
-
-std::string parent_of(const std::string& path) {
-  const std::size_t dot = path.rfind('.');
-  return dot == std::string::npos ? std::string() : path.substr(0, dot);
-}
-
-bool is_inside(const std::string& path, const std::string& module) {
-  return module.empty() || path == module ||
-         (path.size() > module.size() && path.compare(0, module.size(), module) == 0 &&
-          path[module.size()] == '.');
-}
 
 /// The innermost module on the way to `path` that is in `claimed`, or "" (the root).
 std::string owner_of(const std::string& path, const std::set<std::string>& claimed) {
@@ -56,7 +30,7 @@ std::string owner_of(const std::string& path, const std::set<std::string>& claim
 }
 
 /// Asks the policy about every module, innermost first.
-std::set<std::string> claim(const Tree& tree, const Units& policy) {
+std::set<std::string> claim(const ModuleTree& tree, const Units& policy) {
   std::set<std::string> claimed;
   for (auto node = tree.modules.rbegin(); node != tree.modules.rend(); ++node) {
     if (node->name.empty()) {
@@ -82,105 +56,15 @@ std::set<std::string> claim(const Tree& tree, const Units& policy) {
   return claimed;
 }
 
-/// What a parameter must be by itself.
-void check_parameters(const Tree& tree) {
-  FSDP_CHECK(!tree.parameters.empty(), ErrorCode::kInvalidArgument,
-             "[fully_shard] the module has no parameters");
-  const auto& [first_name, first] = tree.parameters.front();
-  for (const auto& [name, tensor] : tree.parameters) {
-    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor),
-               ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
-               "\" is sharded already, with this module or with another one that shares it: keep "
-               "that Sharded. If it is gone, its weights are gone with it; copies made inside "
-               "full_parameters() come back by set_data()");
-    FSDP_CHECK(!tensor.requires_grad() || !tensor.is_complex(), ErrorCode::kUnsupported,
-               "[fully_shard] parameter \"", name, "\" is ", c10::toString(tensor.scalar_type()),
-               " and requires grad, but complex gradients cannot be reduced: hold it as "
-               "view_as_real(), or freeze it");
-    FSDP_CHECK(tensor.layout() == c10::kStrided, ErrorCode::kUnsupported,
-               "[fully_shard] parameter \"", name, "\" is not a strided tensor");
-    FSDP_CHECK(tensor.device() == first.device(), ErrorCode::kInvalidArgument,
-               "[fully_shard] parameter \"", name, "\" is on ", tensor.device(), " but \"",
-               first_name, "\" on ", first.device(), ": one device a rank");
-    FSDP_CHECK(tensor.is_leaf(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
-               "\" is the result of an operation that autograd recorded, not a leaf");
-    FSDP_CHECK(!tensor.grad().defined(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"",
-               name,
-               "\" has a gradient already: shard before the first backward, or call zero_grad()");
-  }
-}
-
-/// How many tensors of this module use each storage: what is more, somebody else holds.
-void check_aliases(const Tree& tree) {
-  std::unordered_map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
-  const auto count = [&](const at::Tensor& tensor) {
-    users[tensor.storage().unsafeGetStorageImpl()].insert(tensor.unsafeGetTensorImpl());
-  };
-  for (const auto& [name, tensor] : tree.parameters) {
-    count(tensor);
-  }
-  for (const auto& [name, buffer] : tree.buffers) {
-    if (buffer.has_storage()) {
-      count(buffer);
-    }
-  }
-  for (const auto& [name, tensor] : tree.parameters) {
-    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    const std::size_t held =
-        c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));
-    const std::size_t expected = users[storage].size();
-    FSDP_CHECK(held == expected || !tensor.is_view(), ErrorCode::kInvalidArgument,
-               "[fully_shard] parameter \"", name,
-               "\" is a view of another tensor, whose memory would stay: register its clone(), "
-               "which keeps the strides");
-    FSDP_CHECK(held == expected, ErrorCode::kInvalidArgument,
-               "[fully_shard] the memory of parameter \"", name, "\" is used by ", held,
-               " tensors, of which the module has ", expected,
-               ": a view, a frozen TorchScript copy or a detached alias made before sharding would "
-               "keep the old weights. Make such views after fully_shard, or drop them first");
-  }
-}
-
-void check_members(torch::nn::Module& root) {
-  for (const auto& item : root.named_modules("", /*include_self=*/true)) {
-    torch::nn::Module& module = *item.value();
-    FSDP_CHECK(!writes_weights_in_forward(module), ErrorCode::kInvalidArgument, "[fully_shard] \"",
-               item.key(),
-               "\" has max_norm: its forward writes the weights, which each rank would do on its "
-               "own gathered copy. Normalise the weights after the optimizer's step instead");
-    const auto registered = module.named_parameters(/*recurse=*/false);
-    for (const Member& member : layer_members(module)) {
-      const at::Tensor* entry = registered.find(member.name);
-      if (entry == nullptr || !member.tensor->defined()) {
-        continue;
-      }
-      if (!entry->is_same(*member.tensor)) {
-        std::string source;
-        for (const auto& parameter : root.named_parameters()) {
-          if (parameter.value().is_same(*member.tensor)) {
-            source = parameter.key();
-          }
-        }
-        const std::string name = item.key().empty() ? member.name : item.key() + "." + member.name;
-        fail(ErrorCode::kInvalidArgument, "[fully_shard] \"", name,
-             "\" as forward uses it is not the registered parameter",
-             source.empty() ? "" : ", it is \"" + source + "\"",
-             ": an assignment to the member does not tie weights, the registered one would never "
-             "train. Use fsdp::tie_weights(from, \"weight\", to, \"weight\")");
-      }
-    }
-  }
-}
-
 /// Asks `policy` about every unit that is a module, and notes the answers in `claimed`.
-void ask_units(Partition& partition, const Tree& tree, const Units& policy, const char* option,
-               bool Unit::* claimed) {
+void ask_units(Partition& partition, const ModuleTree& tree, const Units& policy,
+               const char* option, bool Unit::* claimed) {
   std::set<std::string> asked;
   for (Unit& unit : partition.units) {
     if (unit.bundle == partition.replicated) {
       continue;
     }
-    const auto node = std::ranges::find(tree.modules, unit.module, &Tree::Node::name);
+    const auto node = std::ranges::find(tree.modules, unit.module, &ModuleTree::Node::name);
     std::int64_t numel = 0;
     for (const Parameter& parameter : unit.parameters) {
       numel += parameter.numel;
@@ -197,27 +81,10 @@ void ask_units(Partition& partition, const Tree& tree, const Units& policy, cons
   }
 }
 
-/// Takes out what Options::ignore names.
-void drop_ignored(Tree& tree, const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
-    const auto is_ignored = [&](const auto& parameter) {
-      return matches(pattern, parameter.first);
-    };
-    FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
-               "[fully_shard] Options::ignore has \"", pattern,
-               "\", which is no parameter's name; names are those of named_parameters(), and * "
-               "stands for any text");
-  }
-  std::erase_if(tree.parameters, [&](const auto& parameter) {
-    return std::ranges::any_of(
-        patterns, [&](const std::string& pattern) { return matches(pattern, parameter.first); });
-  });
-}
-
 /// Modules inside of which MixedPrecision leaves everything as it is.
-std::set<std::string> full_precision_modules(const Tree& tree, const Units& policy) {
+std::set<std::string> full_precision_modules(const ModuleTree& tree, const Units& policy) {
   std::set<std::string> claimed;
-  for (const Tree::Node& node : tree.modules) {
+  for (const ModuleTree::Node& node : tree.modules) {
     std::int64_t numel = 0;
     for (const auto& [name, tensor] : tree.parameters) {
       numel += is_inside(name, node.name) ? tensor.numel() : 0;
@@ -275,7 +142,8 @@ std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& k
   return name;
 }
 
-std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::string>& claimed,
+std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
+                                        const std::set<std::string>& claimed,
                                         const std::set<std::string>& full_precision,
                                         const Options& options) {
   std::map<std::string, OfOwner> owners;
@@ -310,16 +178,15 @@ std::map<std::string, OfOwner> by_owner(const Tree& tree, const std::set<std::st
 }
 
 /// Groups the parameters by owner and kind, in the module's order.
-Partition group(Tree tree, const Options& options) {
+Partition group(ModuleTree tree, const Options& options) {
   drop_ignored(tree, options.ignore);
-  check_parameters(tree);
-  check_aliases(tree);
+  check_tree(tree);
   check_precision(options.precision);
   const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
   std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
   std::vector<std::string> owners = {""};
-  for (const Tree::Node& node : tree.modules) {
+  for (const ModuleTree::Node& node : tree.modules) {
     if (claimed.contains(node.name)) {
       owners.push_back(node.name);
     }
@@ -367,45 +234,11 @@ Partition group(Tree tree, const Options& options) {
 }  // namespace
 
 Partition partition(torch::nn::Module& module, const Options& options) {
-  check_members(module);
-  Tree tree;
-  for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    const torch::nn::Module* of = item.value().get();
-    tree.modules.push_back({item.key(), of});
-    if (dynamic_cast<const torch::nn::ParameterDictImpl*>(of) != nullptr ||
-        dynamic_cast<const torch::nn::ParameterListImpl*>(of) != nullptr) {
-      tree.registries.insert(item.key());
-    }
-  }
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().defined()) {
-      tree.parameters.emplace_back(item.key(), item.value());
-    }
-  }
-  for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) {
-      tree.buffers.push_back({item.key(), item.value()});
-    }
-  }
-  return group(std::move(tree), options);
+  return group(read_tree(module), options);
 }
 
 Partition partition(const torch::jit::Module& module, const Options& options) {
-  Tree tree;
-  tree.registries.insert("");
-  for (const auto& item : module.named_modules()) {
-    tree.modules.push_back({item.name, nullptr});
-    tree.registries.insert(item.name);
-  }
-  for (const auto& item : module.named_parameters()) {
-    tree.parameters.emplace_back(item.name, item.value);
-  }
-  for (const auto& item : module.named_buffers()) {
-    if (item.value.defined()) {
-      tree.buffers.push_back({item.name, item.value});
-    }
-  }
-  return group(std::move(tree), options);
+  return group(read_tree(module), options);
 }
 
 }  // namespace fsdp::engine

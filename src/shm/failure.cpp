@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 #include "shm/group.hpp"
 #include "shm/waiting.hpp"
@@ -17,10 +18,6 @@ constexpr std::uint64_t make_failure(std::uint64_t generation, std::size_t rank)
 }
 /// One more than the generation, so that zero is no failure.
 constexpr std::uint64_t era_of(std::uint64_t failure) { return failure >> kRankBits; }
-
-void append(std::string& list, int rank) {
-  list += (list.empty() ? "" : ", ") + std::to_string(rank);
-}
 
 }  // namespace
 
@@ -156,7 +153,7 @@ std::string Group::list_missing(Ticket ticket) const {
     const bool has_come =
         is_over(state, ticket) || block(peer).waiting.load(std::memory_order_relaxed) != 0;
     if (peer != rank_ && !has_come) {
-      append(missing, job_rank_of(peer));
+      base::append_to_list(missing, job_rank_of(peer));
     }
   }
   return missing;
@@ -166,7 +163,7 @@ std::string Group::list_idle() const {
   std::string idle;
   for (std::size_t rank = 0; rank < whole().size_; ++rank) {
     if (whole().control_.rank(rank).waiting.load(std::memory_order_relaxed) == 0) {
-      append(idle, whole().job_rank_of(rank));
+      base::append_to_list(idle, whole().job_rank_of(rank));
     }
   }
   return idle;
@@ -176,7 +173,7 @@ std::string Group::list_missing_recovery() const {
   std::string missing;
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (block(peer).came.load(std::memory_order_relaxed) <= generation_) {
-      append(missing, job_rank_of(peer));
+      base::append_to_list(missing, job_rank_of(peer));
     }
   }
   return missing;

@@ -40,17 +40,17 @@ Group::Group(std::shared_ptr<Segment> segment, const Identity& identity, int ran
 }
 
 std::size_t Group::part_bytes(int size) {
-  return static_cast<std::size_t>(size) * kRing * sizeof(Slot);
+  return static_cast<std::size_t>(size) * (kRing * sizeof(Slot) + kStagingBytes);
 }
 
-Group::Group(std::shared_ptr<Group> job, std::shared_ptr<std::byte> slots, std::vector<int> members,
-             int index)
+Group::Group(std::shared_ptr<Group> job, std::shared_ptr<std::byte> memory,
+             std::vector<int> members, int index)
     : rank_(static_cast<std::size_t>(index)),
       size_(members.size()),
       members_(members.begin(), members.end()),
       sequence_generation_(job->generation_),
       whole_(std::move(job)),
-      slots_(std::move(slots)),
+      memory_(std::move(memory)),
       control_(nullptr, 0) {}
 
 Group::~Group() {
@@ -199,11 +199,11 @@ void Group::drop(Ticket ticket, Clock::time_point deadline) noexcept {
 // ---- staging ----------------------------------------------------------------------------------
 
 std::byte* Group::own_half(std::uint32_t piece) const {
-  return whole().control_.staging(place_of(rank_)) + piece % 2 * (kStagingBytes / 2);
+  return staging(rank_) + piece % 2 * (kStagingBytes / 2);
 }
 
 const std::byte* Group::half_of(std::size_t rank, std::uint32_t piece) const {
-  return whole().control_.staging(place_of(rank)) + piece % 2 * (kStagingBytes / 2);
+  return staging(rank) + piece % 2 * (kStagingBytes / 2);
 }
 
 void Group::show_staged(Ticket ticket, std::uint32_t pieces) {

@@ -40,11 +40,12 @@ struct Failure {
   std::string text;
 };
 
-/// All ranks of a host's job, or a part of them: that has slots of its own and shares all else, the
-/// first failure, generations, staging and segments, with the whole. Ranks are indices in the group
-/// where nothing else is said.
+/// All ranks of a host's job, or a part of them: that has slots and staging of its own and shares
+/// all else, the first failure, generations and segments, with the whole. Ranks are indices in the
+/// group where nothing else is said.
 ///
-/// *Thread safety*: one thread at a time; publish_failure() from any.
+/// *Thread safety*: one thread at a time, for each group; publish_failure() from any. No exchange
+/// of any group may be under way on another thread during recover() and leave().
 class Group {
  public:
   /// Bytes that the block of `size` ranks takes.
@@ -55,11 +56,11 @@ class Group {
   /// `first_rank` is the number of rank 0 in a larger job, for messages.
   Group(std::shared_ptr<Segment> segment, const Identity& identity, int rank, int size,
         int first_rank = 0);
-  /// Bytes of zero that a part of `size` ranks needs for its slots.
+  /// Bytes of zero that a part of `size` ranks needs for its slots and staging.
   static std::size_t part_bytes(int size);
   /// A part of `job`, a whole one: the ranks `members` of it, ascending, of which this is the
-  /// `index`-th. `slots` is shared by them.
-  Group(std::shared_ptr<Group> job, std::shared_ptr<std::byte> slots, std::vector<int> members,
+  /// `index`-th. They share `memory`.
+  Group(std::shared_ptr<Group> job, std::shared_ptr<std::byte> memory, std::vector<int> members,
         int index);
   ~Group();
   Group(const Group&) = delete;
@@ -128,6 +129,11 @@ class Group {
   /// Whether recover() has been called and has not succeeded: nothing may be posted or read.
   bool is_between_generations() const { return whole().is_between_generations_; }
 
+  /// From now on waits do not spin, and messages do not count them as this rank's: its own thread
+  /// computes meanwhile.
+  void wait_in_background() { is_in_background_ = true; }
+  bool is_in_background() const { return is_in_background_; }
+
   // Words for messages; they name ranks of the whole job.
   /// "1, 3": the members that have not posted `ticket` and wait in nothing.
   std::string list_missing(Ticket ticket) const;
@@ -163,8 +169,17 @@ class Group {
   RankBlock& block(std::size_t rank) const { return whole().control_.rank(place_of(rank)); }
   Slot& slot(std::size_t rank, Ticket ticket) const {
     const std::size_t at = sequence_of(ticket) % kRing;
-    return slots_ ? reinterpret_cast<Slot*>(slots_.get())[rank * kRing + at]
-                  : block(rank).slots[at];
+    return memory_ ? reinterpret_cast<Slot*>(memory_.get())[rank * kRing + at]
+                   : block(rank).slots[at];
+  }
+  std::byte* staging(std::size_t rank) const {
+    return memory_ ? memory_.get() + size_ * kRing * sizeof(Slot) + rank * kStagingBytes
+                   : control_.staging(rank);
+  }
+  void show_waiting(Ticket ticket) {
+    if (!is_in_background_) {
+      block(rank_).waiting.store(ticket, std::memory_order_relaxed);
+    }
   }
   void follow_generation();
   std::uint64_t state(std::size_t rank, Ticket ticket) const {
@@ -178,10 +193,11 @@ class Group {
   std::vector<std::size_t> members_;  ///< by rank, their ranks in the whole job
   std::uint64_t sequence_ = 0;
   std::uint64_t sequence_generation_ = 0;  ///< the generation that `sequence_` counts in
+  bool is_in_background_ = false;
 
   // Of a part.
   std::shared_ptr<Group> whole_;
-  std::shared_ptr<std::byte> slots_;
+  std::shared_ptr<std::byte> memory_;  ///< slots, then staging
 
   // Of the whole job.
   int first_rank_ = 0;

@@ -42,7 +42,7 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
     return {};
   }
   const auto spin_end = std::min(deadline, Clock::now() + whole().spin_);
-  while (Clock::now() < spin_end) {
+  while (!is_in_background_ && Clock::now() < spin_end) {
     for (int i = 0; i < 32; ++i) {
       relax();
       if (ready()) {
@@ -52,7 +52,7 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
   }
   Bell& bell = block(peer).bell;
   const Sleeper sleeper(bell);
-  block(rank_).waiting.store(ticket, std::memory_order_relaxed);
+  show_waiting(ticket);
   WaitEnd end;
   for (;;) {
     const std::uint32_t seen = bell.count.load(std::memory_order_seq_cst);
@@ -70,7 +70,7 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
     sleep_on(bell, seen, std::min<std::chrono::nanoseconds>(kSlice, deadline - now));
   }
   if (end.kind == WaitEnd::kReady) {  // who gives up has come nevertheless: see list_missing()
-    block(rank_).waiting.store(0, std::memory_order_relaxed);
+    show_waiting(0);
   }
   return end;
 }

@@ -6,9 +6,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <chrono>
 #include <map>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -289,25 +287,6 @@ TEST_P(CommunicatorContract, BuffersCanBeMadeAndFreedForEver) {
       at::Tensor sum = at::zeros({2048});
       group.reduce_scatter(sum, source, {}, {.name = "short-lived"})->wait();
       ASSERT_TRUE(sum.eq(round * size()).all().item<bool>()) << round;
-    }
-  });
-}
-
-TEST_P(CommunicatorContract, AReduceScatterIsAFenceWhereTheTransportSaysSo) {
-  std::atomic<int> arrived{0};
-  run([&](Communicator& group) {
-    if (!group.is_fenced_by_reduce_scatter()) {
-      return;
-    }
-    for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4099}}) {
-      at::Tensor sum = at::zeros({count});
-      auto work = group.reduce_scatter(sum, at::ones({count * size()}), {}, {.name = "fence"});
-      group.agree({.name = "all have started"})->wait();
-      std::this_thread::sleep_for(std::chrono::milliseconds(group.rank() * 3));
-      const int before = ++arrived;
-      work->wait();
-      EXPECT_GE(arrived, (before + size() - 1) / size() * size()) << "count " << count;
-      group.agree({.name = "next"})->wait();
     }
   });
 }

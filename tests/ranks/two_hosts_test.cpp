@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +17,7 @@
 #include <functional>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "fsdp/comm/communicator.hpp"
@@ -146,6 +149,16 @@ std::int64_t bytes_of(const World& world, const std::function<void()>& collectiv
   return received_bytes() - before;
 }
 
+/// Until so many bytes have reached this host, or for 20 s: nobody waits for a collective
+/// meanwhile. Returns how many are missing.
+std::int64_t await_bytes(std::int64_t total) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (received_bytes() < total && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return std::max<std::int64_t>(0, total - received_bytes());
+}
+
 /// Each slice, and each sum, has to reach the other host `times`.
 void expect_crossings(const World& world, int times) {
   constexpr std::int64_t kNumel = 1 << 20;
@@ -162,8 +175,13 @@ void expect_crossings(const World& world, int times) {
   };
   expect("all-gather", 2, bytes_of(world, [&] { group.all_gather(all, slice, {})->wait(); }));
   EXPECT_EQ(all.sum().item<float>(), 6 * kNumel);
-  expect("reduce-scatter", 2,
-         bytes_of(world, [&] { group.reduce_scatter(sum, all, {}, {})->wait(); }));
+  expect("reduce-scatter", 2, bytes_of(world, [&] {
+           const std::int64_t before = received_bytes();
+           world.barrier();
+           const auto work = group.reduce_scatter(sum, all, {}, {});
+           EXPECT_EQ(await_bytes(before + 2 * times * kBytes), 0) << "crossed before wait()";
+           work->wait();
+         }));
   EXPECT_TRUE(sum.eq(4 * world.rank()).all().item<bool>());
   const std::int64_t broadcast =
       bytes_of(world, [&] { group.broadcast(sum, /*root=*/1, {.name = "start"})->wait(); });

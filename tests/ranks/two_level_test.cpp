@@ -96,14 +96,13 @@ TEST(TwoLevels, ADroppedCollectiveIsCompletedForTheOthers) {
   });
 }
 
-TEST(TwoLevels, Fault004_AMismatchBetweenHostsIsToldOnAllRanks) {
+/// All ranks but one start `usual`; then all go on.
+void expect_mismatch(const test::Start& usual, const test::Start& of_rank_3) {
   std::array<std::string, 4> texts;
   test::run_ranks("shm+gloo", 4, [&](Communicator& group) {
-    texts[static_cast<std::size_t>(group.rank())] = test::error_of([&] {
-      const auto work = group.rank() == 3 ? test::reduce(9, at::kFloat, 1, "h.1")(group)
-                                          : test::gather(9, at::kFloat, 0, "h.0")(group);
-      work->wait();
-    });
+    group.set_timeout(seconds(10));
+    texts[static_cast<std::size_t>(group.rank())] =
+        test::error_of([&] { (group.rank() == 3 ? of_rank_3 : usual)(group)->wait(); });
     at::Tensor sum = at::ones({5000});
     group.all_reduce(sum, {.name = "after"});
     EXPECT_TRUE(sum.eq(4).all().item<bool>());
@@ -113,6 +112,51 @@ TEST(TwoLevels, Fault004_AMismatchBetweenHostsIsToldOnAllRanks) {
   for (const std::string& text : texts) {
     EXPECT_EQ(text, texts[0]);
   }
+}
+
+TEST(TwoLevels, Fault004_AMismatchBetweenHostsIsToldOnAllRanks) {
+  const auto gather = test::gather(9, at::kFloat, 0, "h.0");
+  const auto reduce = test::reduce(9, at::kFloat, 1, "h.1");
+  expect_mismatch(gather, reduce);
+  expect_mismatch(reduce, gather);
+}
+
+TEST(TwoLevels, Fault009_TheOldestThatDiffersIsTheCauseInWhateverOrderRanksWait) {
+  std::array<std::string, 4> texts;
+  test::run_ranks("shm+gloo", 4, [&](Communicator& group) {
+    const bool is_odd = group.rank() == 1;
+    auto first = test::gather(8, at::kFloat, 0, is_odd ? "h.9" : "h.0")(group);
+    auto second = test::reduce(8, at::kFloat, 1, is_odd ? "h.8" : "h.1")(group);
+    texts[static_cast<std::size_t>(group.rank())] =
+        test::error_of([&] { (group.rank() == 2 ? second : first)->wait(); });
+    first.reset();
+    second.reset();
+  });
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("h.0"), HasSubstr("h.9")));
+  for (const std::string& text : texts) {
+    EXPECT_EQ(text, texts[0]);
+  }
+}
+
+TEST(TwoLevels, WorkFromBeforeARecoveryIsVoid) {
+  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
+    group.agree({.name = "warm-up"})->wait();
+    std::unique_ptr<comm::Work> first, second, dropped;
+    if (group.rank() != 2) {
+      first = test::reduce(5000, at::kFloat, 1, "h.1")(group);
+      second = test::gather(5000, at::kFloat, 0, "h.0")(group);
+      dropped = test::gather(5000, at::kFloat, 0, "h.0")(group);
+    }
+    group.recover();
+    if (first) {
+      EXPECT_NE(test::error_of([&] { first->wait(); }), "no error");
+      EXPECT_NE(test::error_of([&] { second->wait(); }), "no error");
+    }
+    dropped.reset();
+    at::Tensor sum = at::ones({5000});
+    group.all_reduce(sum, {.name = "after"});
+    EXPECT_TRUE(sum.eq(4).all().item<bool>());
+  });
 }
 
 TEST(TwoLevels, RecoverFromATimeOut) {

@@ -61,12 +61,13 @@ struct Reduction {
 /// Collectives among `size()` ranks.
 ///
 /// *Invariants*: every rank issues the same collectives in the same order and waits for them in the
-/// same order. Sums run in rank order with at least fp32 accumulation, so that the same inputs give
-/// the same bits in every run and on every rank (`shm+gloo`: in rank order on each host, then over
-/// the hosts; `c10d`: as its backend sums). All tensors are
-/// contiguous, dst and src of one dtype but where a reduction widens; a tensor of `size() * n`
-/// elements is read as `size()` slices of n elements, slice r belonging to rank r. Counts of zero
-/// are allowed. `gloo`, `shm` and `threads` take CPU tensors.
+/// same order; over `shm+gloo` the order of issue is one over all groups that two ranks share. Sums
+/// run in rank order with at least fp32 accumulation, so that the same inputs give the same bits in
+/// every run and on every rank (`shm+gloo`: in rank order on each host, then over the hosts;
+/// `c10d`: as its backend sums). All tensors are contiguous, dst and src of one dtype but where a
+/// reduction widens; a tensor of `size() * n` elements is read as `size()` slices of n elements,
+/// slice r belonging to rank r. Counts of zero are allowed. `gloo`, `shm` and `threads` take CPU
+/// tensors.
 ///
 /// *Errors*: a collective throws Error kInvalidArgument for an undefined or non-contiguous tensor,
 /// unequal dtypes or sizes that do not fit, before anything is sent, so that the ranks stay in
@@ -145,10 +146,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// the transport can read it on all ranks (`shm`) without a copy, else plain memory. Local. Lives
   /// as long as a tensor refers to it. @throws Error kIo when there is too little shared memory
   virtual at::Tensor buffer(std::int64_t bytes);
-
-  /// Whether Work::wait() of a reduce-scatter returns only after every rank has called it: then it
-  /// serves as a fence as well.
-  virtual bool is_fenced_by_reduce_scatter() const { return false; }
 
   /// A communicator over a part of this one's ranks: those in `ranks`, ascending, numbered there
   /// from 0 in that order. Each rank passes the list of its own group; the lists are a partition of
