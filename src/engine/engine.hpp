@@ -72,6 +72,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   const World& world() const { return world_; }
   const Options& options() const { return options_; }
   memory::Ledger& ledger() { return ledger_; }
+  bool is_offloaded() const { return copier_ != nullptr; }
   /// Enters what an optimizer holds beside the engine in the ledger and in the promise, where its
   /// moments take the place of those that Options::moments foretold.
   void hold_memory(memory::Kind kind, std::int64_t bytes);
@@ -92,6 +93,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void check_options() const;
   void place_units();
   Groups groups_of_mesh() const;
+  bool is_aliased() const;
   void make_stores();
   void make_schedule();
   void make_views(int unit);
@@ -105,12 +107,13 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void together(Action action);
   void fence();
   void hand_out_gradients();
+  void bring_gradients_home();
   void drop_gradients();
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
   void free(const schedule::Action& action);
   void count_gather(const Unit& unit, at::ScalarType dtype);
-  void renew_slice(int unit);
+  void renew_slice(int unit, int slot = -1);
   /// The bundles of these units that are gathered, ascending.
   std::vector<int> bundles_of(std::span<const int> units) const;
   void emit(trace::EventKind kind, int unit, int slot = -1);
@@ -136,6 +139,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void print_promise();
   void check_loss_scaled() const;
   void cast_buffers();
+  memory::Kind kind_of_held(memory::Kind kind) const;
   void show_whole(int index, void* base);
   static void hide_whole(Unit& unit);
 
@@ -146,6 +150,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   World world_;
   comm::Communicator& communicator_;
   Options options_;
+  Counters counters_;
   memory::Ledger ledger_;
   memory::Bytes promise_;
   memory::Bytes held_, most_held_;  ///< by optimizers
@@ -157,6 +162,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   std::vector<NamedBuffer> buffers_;
   std::vector<bool> low_buffers_;  ///< which of them are to be cast
   std::vector<CastBuffer> cast_buffers_;
+  std::unique_ptr<Copier> copier_;  ///< between the shards' memory and the weights', if they differ
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
   schedule::Config schedule_config_;
@@ -179,7 +185,6 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool full_writeback_ = false;
   std::vector<at::Tensor> full_buffers_;
   std::int64_t full_bytes_ = 0;
-  Counters counters_;
 };
 
 }  // namespace fsdp::engine

@@ -16,6 +16,7 @@
 
 #include "fsdp/comm/mesh.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/offload.hpp"
 #include "fsdp/engine/precision.hpp"
 #include "fsdp/engine/strategy.hpp"
 #include "fsdp/engine/units.hpp"
@@ -90,6 +91,9 @@ struct Options {
   /// The types of gathered weights, gradients on their way, results and buffers.
   MixedPrecision precision = {};
   Store store = Store::kAuto;
+  /// Keep shards, gradients and optimizer state in the host's memory. Changes nothing where the
+  /// module is on the CPU. Not with Store::kAliased; kAuto is kSlots then.
+  std::optional<Offload> offload = {};
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
   /// A forecast for LibTorch's optimizers; those of fsdp::optim put what they hold in its place.
   int moments = 2;
@@ -147,6 +151,8 @@ struct Counters {
   std::int64_t refresh_bytes = 0;
   std::int64_t touches = 0;          ///< operators that took a weight
   std::int64_t casts = 0;            ///< of a shard into the type that operators take
+  std::int64_t transfers = 0;        ///< between host and device, see Options::offload
+  std::int64_t transfer_bytes = 0;   ///< padding included
   std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
 };
 
@@ -298,7 +304,8 @@ class Sharded {
 /// or the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
 /// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
 /// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that
-/// is not strided or is complex and trains, or for Store::kAliased where ranks share no memory;
+/// is not strided or is complex and trains, for Store::kAliased where ranks share no memory, or with
+/// Options::offload;
 /// kMismatch, on all ranks, naming the first parameter or option in which ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
