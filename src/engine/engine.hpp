@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,9 @@
 #include "fsdp/schedule/schedule.hpp"
 
 namespace fsdp::engine {
+
+/// A parameter as users see it.
+NamedShard named_shard(const Parameter& parameter);
 
 /// *Invariants*: every public member takes the lock; after a collective failed, every later call
 /// throws that first failure, until the communicator has recovered: the next call then starts over,
@@ -60,6 +64,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void zero_grad();
   void set_gradient_sync(GradientSync sync);
   void set_gradient_divisor(double divisor);
+  std::uint64_t add_reduced_hook(ReducedHook hook);
+  void remove_reduced_hook(std::uint64_t id);
   /// Returns which scope it is, for end_full().
   std::uint64_t begin_full(bool writeback);
   void end_full(std::uint64_t scope) noexcept;
@@ -125,6 +131,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void follow_requires_grad();
   void update_promise();
   void tag_gradients();
+  void run_reduced_hooks();
   void recover_from_dead_backward();
   void record_failure();
   void start_over();
@@ -179,6 +186,9 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   bool is_loss_scaled_ = false;
   std::exception_ptr failure_;
   std::uint64_t generation_ = 0;  ///< the communicator's, at the last call
+
+  std::map<std::uint64_t, ReducedHook> reduced_hooks_;  ///< by id, which counts
+  std::uint64_t last_hook_ = 0;
 
   int full_depth_ = 0;
   std::uint64_t full_scope_ = 0;  ///< counts the outermost ones

@@ -116,6 +116,9 @@ void Engine::end_backward() {
     has_finished_a_backward_ = true;
     check_unused_parameters();
   }
+  if (has_gradients_ && sink_->sync() == GradientSync::kEveryBackward) {
+    run_reduced_hooks();
+  }
 }
 
 void Engine::set_guard_grads() {

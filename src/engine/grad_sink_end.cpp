@@ -59,8 +59,8 @@ void GradSink::hand_out() {
   for (Unit& unit : units_) {
     for (Parameter& parameter : unit.parameters) {
       const bool is_present = std::exchange(parameter.is_present, false);
-      if (is_present && unit.trains && parameter.tensor.requires_grad() &&
-          !parameter.shard.grad().defined()) {
+      parameter.was_reduced = is_present && unit.trains && parameter.tensor.requires_grad();
+      if (parameter.was_reduced && !parameter.shard.grad().defined()) {
         parameter.shard.mutable_grad() = parameter.grad_shard;
       }
     }

@@ -41,6 +41,7 @@ struct Parameter {
   int fired = 0;             ///< gradients that arrived since the reduce buffer was opened
   bool is_deferred = false;  ///< a part of its gradient waits whole for a later reduction
   bool is_present = false;   ///< this rank has a gradient for the step, wherever it waits
+  bool was_reduced = false;  ///< the last backward that handed out gradients had one for it
   bool was_touched = false;  ///< ever
   bool has_member = true;    ///< a member of a C++ class should hold the tensor
 };

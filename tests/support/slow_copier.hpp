@@ -58,10 +58,11 @@ class SlowCopier : public Copier {
   void wait(std::uint64_t ticket) override {
     observe("wait", ticket);
     std::unique_lock lock(mutex_);
-    if (++waits_ == fail_at_) {
+    const bool fails = ++waits_ == fail_at_;
+    changed_.wait(lock, [&] { return done_ >= ticket; });
+    if (fails) {
       throw std::runtime_error("the transfer failed");
     }
-    changed_.wait(lock, [&] { return done_ >= ticket; });
   }
 
   /// The n-th wait() from now on throws.

@@ -121,6 +121,9 @@ struct NamedShard {
   std::int64_t answered_numel = 0;
 };
 
+/// See Sharded::on_reduced().
+using ReducedHook = std::function<void(const NamedShard& parameter, at::Tensor grad)>;
+
 /// A unit's shard as an optimizer that runs over whole ones sees it. Padding is zero in `shard` and
 /// `grad`, and must stay so.
 struct FlatShard {
@@ -237,6 +240,24 @@ class Sharded {
   /// @throws Error kInvalidArgument unless it is positive and finite, kMismatch from the next
   /// backward, on all ranks, when ranks passed different ones
   void set_gradient_divisor(double divisor);
+
+  /// Has `hook` called at the end of each backward that reduces gradients: once for each parameter
+  /// for which this backward, or one that was deferred to it, has a gradient on any rank, with this
+  /// rank's part of the gradient, reduced, divided, and added to what earlier backwards left. The
+  /// hook may change it in place, by element: it is what the optimizer reads. For hooks on the full
+  /// local gradient, before reduction, use Tensor::register_hook() on the module's tensor.
+  ///
+  /// Hooks run on the thread that called backward(), after all reductions, in the order of
+  /// registration, parameters in the module's order; the same parameters on all ranks, empty parts
+  /// included. A hook must not run the module or backward. It may use collectives if it does so on
+  /// all ranks. What it throws leaves backward() on this rank and counts as the rank's failure: the
+  /// others throw kPeerFailed with its text where they next talk to this one, and all go on after
+  /// World::recover(), with no gradients. With a LossScaler, gradients are scaled here.
+  /// Local, but to be called on all ranks where that matters to the hook. Returns what
+  /// remove_on_reduced() takes.
+  std::uint64_t on_reduced(ReducedHook hook);
+  /// From the next backward on, it is not called any more. @throws Error kNotFound
+  void remove_on_reduced(std::uint64_t id);
 
   /// Takes the place of a part of the model that this rank leaves out of a step while other ranks
   /// run it: an optional branch, an expert without tokens. Call it where the forward of `module`

@@ -21,7 +21,7 @@ class Copier {
   /// Returns the ticket for wait().
   virtual std::uint64_t start(at::Tensor dst, at::Tensor src) = 0;
   /// Returns when `dst` has the values, for the host and for all that the device is given next.
-  /// @blocks @throws what the copy failed with
+  /// @blocks @throws what the copy failed with; it is over then, too
   virtual void wait(std::uint64_t ticket) = 0;
 };
 
@@ -32,9 +32,10 @@ class Copier {
 ///
 /// Where the module's device is the CPU there is one memory only, and this changes nothing: the
 /// same memory, the same copies, the same bits.
-/// @memory on the host: shards, gradients, moments, low-precision copies, and a gradient shard of
-/// the two largest units that are reduced one after the other (three with replicas). On the device
-/// instead of all that: as much again; weights that are never gathered (kReplicate) stay on it too
+/// @memory on the host: shards, gradients, moments, low-precision copies, and twice the gradient
+/// shard of the largest unit (three times with shards and replicas). On the device instead of all
+/// that: the latter once more, and weights that are never gathered (kReplicate). The ledger has both
+/// to the byte, see memory::on_host()
 struct Offload {
   /// Page-locked host memory: transfers then run beside computation.
   bool pin_memory = true;
