@@ -89,9 +89,8 @@ void Engine::renew_slice(int index, int slot) {
   at::Tensor place;
   if (unit.is_offloaded() && !unit.placement.is_resident()) {
     const auto on_device = at::TensorOptions(unit.param_dtype).device(unit.device);
-    place = place_of_slice(
-        unit,
-        at::from_blob(store_->address(index, slot), {unit.layout->padded_numel()}, on_device));
+    place = place_of_slice(unit, at::from_blob(store_->address(index, slot),
+                                               {unit.layout->padded_numel()}, on_device));
   }
   const Refreshed refreshed = refresh_slice(unit, index, place);
   counters_.casts += refreshed.was_cast ? 1 : 0;

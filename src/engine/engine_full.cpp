@@ -25,9 +25,9 @@ void gather_shards(const Unit& unit, const at::Tensor& whole) {
     transfer(unit, slice, unit.flat_shard);
   }
   if (unit.placement.is_refreshed()) {
-    const at::Tensor own =
-        std::exchange(slice, unit.is_offloaded() ? place_of_slice(unit, whole)
-                                                 : at::empty({unit.slice_numel()}, whole.options()));
+    const at::Tensor own = std::exchange(
+        slice, unit.is_offloaded() ? place_of_slice(unit, whole)
+                                   : at::empty({unit.slice_numel()}, whole.options()));
     unit.placement.replicate->all_gather(slice, own, label)->wait();
   }
   if (unit.placement.shard == nullptr) {

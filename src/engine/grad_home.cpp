@@ -14,8 +14,8 @@ namespace fsdp::engine {
 
 GradHome::GradHome(std::vector<Unit>& units, const Bundles& bundles)
     : units_(units), bundles_(bundles), area_of_(units.size()), adds_(units.size()) {
-  const bool has_both_stages = std::ranges::any_of(
-      units, [](const Unit& unit) { return unit.placement.has_both_stages(); });
+  const bool has_both_stages =
+      std::ranges::any_of(units, [](const Unit& unit) { return unit.placement.has_both_stages(); });
   areas_.resize(has_both_stages ? 3 : 2);
 }
 
@@ -25,8 +25,7 @@ std::int64_t GradHome::make_areas() {
   });
   const std::int64_t bytes = places_.largest([](int) { return true; });
   for (Area& area : areas_) {
-    area.arrivals =
-        at::empty({bytes}, at::TensorOptions(at::kByte).device(units_.front().device));
+    area.arrivals = at::empty({bytes}, at::TensorOptions(at::kByte).device(units_.front().device));
     area.landings = zeros_at_home(units_.front(), bytes, at::kByte);
   }
   return bytes * static_cast<std::int64_t>(areas_.size());

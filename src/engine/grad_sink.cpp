@@ -152,9 +152,9 @@ std::unique_ptr<comm::Work> GradSink::start_outer(int unit, const at::Tensor& sr
       of.logical_numel(of.placement.give) * static_cast<std::int64_t>(src.element_size());
   counters_.replica_bytes += of.placement.is_refreshed() ? bytes : 2 * bytes;
   ++counters_.replica_reductions;
-  return of.placement.replicate->reduce_scatter(
-      answered_part(of, end.dst), src, {.divisor = divisor_, .accumulate = end.accumulate},
-      {unit, "replicas of " + of.name});
+  return of.placement.replicate->reduce_scatter(answered_part(of, end.dst), src,
+                                                {.divisor = divisor_, .accumulate = end.accumulate},
+                                                {unit, "replicas of " + of.name});
 }
 
 /// Where the sums of this rank's sub-slice go.
@@ -175,11 +175,11 @@ void GradSink::advance_outer() {
       continue;
     }
     const at::Tensor dst = reduced(outer.unit);
-    outer_.push_back({.unit = outer.unit,
-                      .work = unit.placement.replicate->all_gather(
-                          dst, answered_part(unit, dst),
-                          {outer.unit, "sums of the replicas of " + unit.name}),
-                      .is_gathering = true});
+    outer_.push_back(
+        {.unit = outer.unit,
+         .work = unit.placement.replicate->all_gather(
+             dst, answered_part(unit, dst), {outer.unit, "sums of the replicas of " + unit.name}),
+         .is_gathering = true});
   }
 }
 

@@ -154,7 +154,7 @@ class GradSink {
   std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
   std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
   std::vector<char> has_partial_;                   ///< by unit
-  std::vector<char> has_sum_;  ///< by unit: the gradient shard has one that was not handed out
+  std::vector<char> has_sum_;       ///< by unit: the gradient shard has one that was not handed out
   std::unique_ptr<GradHome> home_;  ///< null: reductions end in the gradient shards
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;

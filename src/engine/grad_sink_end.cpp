@@ -14,8 +14,8 @@ void GradSink::begin_last_stage(int bundle) {
   if (home_ == nullptr) {
     return;
   }
-  while (std::ranges::any_of(
-      outer_, [&](const Outer& outer) { return at(outer.unit).bundle == bundle; })) {
+  while (std::ranges::any_of(outer_,
+                             [&](const Outer& outer) { return at(outer.unit).bundle == bundle; })) {
     advance_outer();
   }
   home_->begin(bundle);

@@ -27,8 +27,8 @@ at::Tensor zeros_at_home(const Unit& unit, std::int64_t numel, at::ScalarType dt
 /// The same memory without the touch key, for copiers, which may work on other threads.
 at::Tensor plain(const at::Tensor& tensor);
 
-/// dst = src, one of them at home and the other on the device, of one dtype. Version counters do not
-/// see it where the unit is offloaded. @blocks
+/// dst = src, one of them at home and the other on the device, of one dtype. Version counters do
+/// not see it where the unit is offloaded. @blocks
 void transfer(const Unit& unit, const at::Tensor& dst, const at::Tensor& src);
 
 /// Waits for a transfer whose values nobody needs, so that its memory is free again. @blocks

@@ -59,8 +59,7 @@ void change_all(memory::Ledger& ledger, const Unit& unit, std::int64_t sign) {
   change(ledger, memory::Kind::kShards, sign * unit.shard_bytes());
   change(ledger, memory::Kind::kLowPrecision, unit.is_cast() ? sign * unit.rest_bytes() : 0);
   const std::int64_t of_replicas = unit.is_cast() ? 0 : unit.rest_bytes() - unit.shard_bytes();
-  change(ledger,
-         unit.is_offloaded() ? memory::Kind::kOffloadHost : memory::Kind::kSecondary,
+  change(ledger, unit.is_offloaded() ? memory::Kind::kOffloadHost : memory::Kind::kSecondary,
          sign * of_replicas);
   change(ledger, memory::Kind::kSecondary, sign * unit.kept_bytes());
   change(ledger, memory::Kind::kOffloadDevice, sign * unit.resident_bytes());
@@ -70,8 +69,8 @@ void change_all(memory::Ledger& ledger, const Unit& unit, std::int64_t sign) {
 
 void set_slice(Unit& unit, at::Tensor slice) {
   unit.slice = std::move(slice);
-  unit.flat_shard = unit.is_cast() ? zeros_at_home(unit, unit.shard_numel(), unit.dtype)
-                                   : own_at_rest(unit);
+  unit.flat_shard =
+      unit.is_cast() ? zeros_at_home(unit, unit.shard_numel(), unit.dtype) : own_at_rest(unit);
   unit.is_slice_current = false;
   const auto on_device = at::TensorOptions(unit.param_dtype).device(unit.device);
   if (unit.placement.secondary != nullptr) {
@@ -113,8 +112,8 @@ GatherSource gather_source(const Unit& unit) {
 }
 
 at::Tensor place_of_slice(const Unit& unit, const at::Tensor& whole) {
-  return whole.narrow(
-      0, unit.placement.give.first * unit.layout->shard_numel(), unit.slice_numel());
+  return whole.narrow(0, unit.placement.give.first * unit.layout->shard_numel(),
+                      unit.slice_numel());
 }
 
 at::Tensor own_slices(const Unit& unit, const at::Tensor& whole) {

@@ -18,13 +18,13 @@ namespace fsdp::engine {
 namespace {
 
 // NOTE [upload before gather]
-// A unit that is offloaded is gathered in two steps: its slice is sent to its place in the slot, and
-// the all-gather runs in place from there. The second needs the first, and a prefetch must block
-// nobody: so start() begins the transfer, and the all-gather is issued when the schedule starts
-// another gather or a reduction, or waits for this one. By then the transfer has had a unit's computation to
-// end in. These moments are the same on all ranks, hence so is the order of collectives. With
-// `prefetch` of 1 the transfer hides behind computation, with 2 the all-gather does as well.
-// Secondary shards lie on the device already.
+// A unit that is offloaded is gathered in two steps: its slice is sent to its place in the slot,
+// and the all-gather runs in place from there. The second needs the first, and a prefetch must
+// block nobody: so start() begins the transfer, and the all-gather is issued when the schedule
+// starts another gather or a reduction, or waits for this one. By then the transfer has had a
+// unit's computation to end in. These moments are the same on all ranks, hence so is the order of
+// collectives. With `prefetch` of 1 the transfer hides behind computation, with 2 the all-gather
+// does as well. Secondary shards lie on the device already.
 
 class SlotStore : public WeightStore {
  public:

@@ -67,8 +67,8 @@ struct Unit {
   at::ScalarType dtype = at::kFloat;           ///< of the shards: what the optimizer updates
   at::ScalarType param_dtype = at::kFloat;     ///< of the gathered weights: what operators take
   at::ScalarType reduce_dtype = at::kFloat;    ///< in which gradients are collected and travel
-  c10::Device device = c10::kCPU;  ///< of the gathered weights
-  Home home;                       ///< of slice and shards
+  c10::Device device = c10::kCPU;              ///< of the gathered weights
+  Home home;                                   ///< of slice and shards
   at::Tensor slice;     ///< [rest_numel()] of param_dtype: what this rank gives to a gather
   at::Tensor resident;  ///< [slice_numel()] on the device: what operators read of a resident unit
                         ///< that is offloaded

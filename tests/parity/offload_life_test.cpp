@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Offloading beside the rest of the library: the same bits as without it, whatever optimizer steps,
-/// however a module came to be, is saved, frozen or recomputed.
+/// Offloading beside the rest of the library: the same bits as without it, whatever optimizer
+/// steps, however a module came to be, is saved, frozen or recomputed.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -52,8 +52,8 @@ Seen train(const Case& of, const World& world, bool offloads) {
     model->forward(rows_of(world.rank(), world.size())).square().mean().backward();
     optimizer.step();
   }
-  Seen seen{{}, sharded.counters(), sharded.promise(), sharded.ledger().live(),
-            sharded.ledger().peak()};
+  Seen seen{
+      {}, sharded.counters(), sharded.promise(), sharded.ledger().live(), sharded.ledger().peak()};
   const auto full = sharded.full_parameters();
   for (const at::Tensor& parameter : model->parameters()) {
     seen.weights.push_back(parameter.detach().clone());
@@ -344,7 +344,8 @@ TEST(Offload, EditsOfWholeWeightsReachTheShards) {
         EXPECT_TRUE(of_rank.shard.eq(3.0).equal(torch::ones_like(of_rank.shard).to(torch::kBool)));
       }
       const at::Tensor y = model->forward(torch::zeros({1, kWidth}, torch::kDouble));
-      // Three of bias, then five times three times tanh's and three, twice, and once more at the end.
+      // Three of bias, then five times three times tanh's and three, twice, and once more at the
+      // end.
       at::Tensor by_hand = torch::full({1, kWidth}, 3.0, torch::kDouble);
       for (int link = 0; link < kLinks; ++link) {
         by_hand = torch::tanh(by_hand.sum() * 3.0 + 3.0).expand({1, kWidth});

@@ -28,7 +28,8 @@ namespace nn = torch::nn;
 
 struct Wide : nn::Module {
   Wide()
-      : weight(register_parameter("weight", torch::arange(35, torch::kDouble).view({5, 7}).clone())),
+      : weight(
+            register_parameter("weight", torch::arange(35, torch::kDouble).view({5, 7}).clone())),
         bias(register_parameter("bias", torch::ones({5}, torch::kDouble))) {}
   at::Tensor loss(int rank) {
     const at::Tensor x = torch::arange(14, torch::kDouble).add(rank).sin().view({2, 7});
@@ -154,8 +155,7 @@ TEST(ReducedHook, OperatorsThatMixElementsAreRefusedInsideToo) {
     auto model = std::make_shared<Weights>(std::vector<std::int64_t>{8});
     Sharded sharded = fully_shard(model, world, test_options({}));
     sharded.on_reduced([](const NamedShard&, const at::Tensor& grad) { (void)grad.norm(); });
-    EXPECT_THAT(error_of([&] { model->sum().backward(); }),
-                HasSubstr("of the gradient of \"w0\""));
+    EXPECT_THAT(error_of([&] { model->sum().backward(); }), HasSubstr("of the gradient of \"w0\""));
   });
 }
 

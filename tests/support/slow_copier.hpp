@@ -47,8 +47,8 @@ class SlowCopier : public Copier {
     {
       std::lock_guard lock(mutex_);
       ticket = ++started_;
-      copies_.push_back({std::chrono::steady_clock::now() + latency_, std::move(dst),
-                         std::move(src), ticket});
+      copies_.push_back(
+          {std::chrono::steady_clock::now() + latency_, std::move(dst), std::move(src), ticket});
     }
     changed_.notify_all();
     observe("start", ticket);

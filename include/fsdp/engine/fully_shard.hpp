@@ -325,9 +325,9 @@ class Sharded {
 /// or the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
 /// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
 /// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that
-/// is not strided or is complex and trains, for Store::kAliased where ranks share no memory, or with
-/// Options::offload;
-/// kMismatch, on all ranks, naming the first parameter or option in which ranks differ
+/// is not strided or is complex and trains, for Store::kAliased where ranks share no memory, or
+/// with Options::offload; kMismatch, on all ranks, naming the first parameter or option in which
+/// ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 

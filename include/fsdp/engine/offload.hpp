@@ -34,8 +34,8 @@ class Copier {
 /// same memory, the same copies, the same bits.
 /// @memory on the host: shards, gradients, moments, low-precision copies, and twice the gradient
 /// shard of the largest unit (three times with shards and replicas). On the device instead of all
-/// that: the latter once more, and weights that are never gathered (kReplicate). The ledger has both
-/// to the byte, see memory::on_host()
+/// that: the latter once more, and weights that are never gathered (kReplicate). The ledger has
+/// both to the byte, see memory::on_host()
 struct Offload {
   /// Page-locked host memory: transfers then run beside computation.
   bool pin_memory = true;
