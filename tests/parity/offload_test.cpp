@@ -61,23 +61,25 @@ Seen train(const Case& of, const World& world, bool offloads) {
   return seen;
 }
 
-TEST(Offload, IsAnIdentityWhereTheDeviceIsTheHost) {
-  for (const Case& of : cases({1, 2, 3, 4})) {
-    SCOPED_TRACE(of.name());
-    run_threads(of.size(), [&](World world) {
-      const Seen without = train(of, world, false), with = train(of, world, true);
-      for (std::size_t i = 0; i < with.weights.size(); ++i) {
-        EXPECT_TRUE(torch::equal(with.weights[i], without.weights[i])) << i;
-      }
-      static_assert(sizeof(Counters) % sizeof(std::int64_t) == 0, "without gaps");
-      EXPECT_EQ(std::memcmp(&with.counters, &without.counters, sizeof(Counters)), 0);
-      EXPECT_EQ(with.counters.transfers, 0);
-      EXPECT_EQ(with.promise, without.promise);
-      EXPECT_EQ(with.live, without.live);
-      EXPECT_EQ(with.peak, without.peak);
-    });
-  }
+class OffloadOnOneMemory : public testing::TestWithParam<Case> {};
+
+TEST_P(OffloadOnOneMemory, IsAnIdentity) {
+  run_threads(GetParam().size(), [&](World world) {
+    const Seen without = train(GetParam(), world, false), with = train(GetParam(), world, true);
+    for (std::size_t i = 0; i < with.weights.size(); ++i) {
+      EXPECT_TRUE(torch::equal(with.weights[i], without.weights[i])) << i;
+    }
+    static_assert(sizeof(Counters) % sizeof(std::int64_t) == 0, "without gaps");
+    EXPECT_EQ(std::memcmp(&with.counters, &without.counters, sizeof(Counters)), 0);
+    EXPECT_EQ(with.counters.transfers, 0);
+    EXPECT_EQ(with.promise, without.promise);
+    EXPECT_EQ(with.live, without.live);
+    EXPECT_EQ(with.peak, without.peak);
+  });
 }
+
+INSTANTIATE_TEST_SUITE_P(AllMeshes, OffloadOnOneMemory, testing::ValuesIn(cases({1, 2, 3, 4})),
+                         [](const auto& tested) { return tested.param.name(); });
 
 // --- two memories ----------------------------------------------------------------------------
 
