@@ -202,6 +202,9 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->capture_default_str();
   sharding->add_flag("--keep-root", config.keep_root,
                      "Keep embeddings and head gathered in a step");
+  sharding->add_flag("--offload", config.offload,
+                     "Keep shards, gradients and optimizer state in the host's memory; changes "
+                     "nothing where the model is on the CPU");
   sharding
       ->add_option("--transport", config.transport,
                    "How ranks talk; auto: shm on one host, shm+gloo on several of several ranks "

@@ -263,8 +263,14 @@ Counters Engine::counters() const {
   return counters;
 }
 
+/// What optimizers hold lies where the shards do.
+memory::Kind Engine::kind_of_held(memory::Kind kind) const {
+  return is_offloaded() && kind == memory::Kind::kStaging ? memory::Kind::kOffloadHost : kind;
+}
+
 void Engine::hold_memory(memory::Kind kind, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
+  kind = kind_of_held(kind);
   ledger_.add(kind, bytes);
   held_[kind] += bytes;
   most_held_[kind] = std::max(most_held_[kind], held_[kind]);
@@ -273,6 +279,7 @@ void Engine::hold_memory(memory::Kind kind, std::int64_t bytes) {
 
 void Engine::release_memory(memory::Kind kind, std::int64_t bytes) {
   std::lock_guard lock(mutex_);
+  kind = kind_of_held(kind);
   ledger_.remove(kind, bytes);
   held_[kind] -= bytes;
 }

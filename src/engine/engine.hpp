@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,9 @@
 #include "fsdp/schedule/schedule.hpp"
 
 namespace fsdp::engine {
+
+/// A parameter as users see it.
+NamedShard named_shard(const Parameter& parameter);
 
 /// *Invariants*: every public member takes the lock; after a collective failed, every later call
 /// throws that first failure, until the communicator has recovered: the next call then starts over,
@@ -60,6 +64,8 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void zero_grad();
   void set_gradient_sync(GradientSync sync);
   void set_gradient_divisor(double divisor);
+  std::uint64_t add_reduced_hook(ReducedHook hook);
+  void remove_reduced_hook(std::uint64_t id);
   /// Returns which scope it is, for end_full().
   std::uint64_t begin_full(bool writeback);
   void end_full(std::uint64_t scope) noexcept;
@@ -72,6 +78,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   const World& world() const { return world_; }
   const Options& options() const { return options_; }
   memory::Ledger& ledger() { return ledger_; }
+  bool is_offloaded() const { return copier_ != nullptr; }
   /// Enters what an optimizer holds beside the engine in the ledger and in the promise, where its
   /// moments take the place of those that Options::moments foretold.
   void hold_memory(memory::Kind kind, std::int64_t bytes);
@@ -92,6 +99,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void check_options() const;
   void place_units();
   Groups groups_of_mesh() const;
+  bool is_aliased() const;
   void make_stores();
   void make_schedule();
   void make_views(int unit);
@@ -105,12 +113,13 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void together(Action action);
   void fence();
   void hand_out_gradients();
+  void bring_gradients_home();
   void drop_gradients();
   void start_gather(const schedule::Action& action);
   void wait_gather(const schedule::Action& action);
   void free(const schedule::Action& action);
   void count_gather(const Unit& unit, at::ScalarType dtype);
-  void renew_slice(int unit);
+  void renew_slice(int unit, int slot = -1);
   /// The bundles of these units that are gathered, ascending.
   std::vector<int> bundles_of(std::span<const int> units) const;
   void emit(trace::EventKind kind, int unit, int slot = -1);
@@ -122,6 +131,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void follow_requires_grad();
   void update_promise();
   void tag_gradients();
+  void run_reduced_hooks();
   void recover_from_dead_backward();
   void record_failure();
   void start_over();
@@ -136,6 +146,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   void print_promise();
   void check_loss_scaled() const;
   void cast_buffers();
+  memory::Kind kind_of_held(memory::Kind kind) const;
   void show_whole(int index, void* base);
   static void hide_whole(Unit& unit);
 
@@ -146,6 +157,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   World world_;
   comm::Communicator& communicator_;
   Options options_;
+  Counters counters_;
   memory::Ledger ledger_;
   memory::Bytes promise_;
   memory::Bytes held_, most_held_;  ///< by optimizers
@@ -157,6 +169,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   std::vector<NamedBuffer> buffers_;
   std::vector<bool> low_buffers_;  ///< which of them are to be cast
   std::vector<CastBuffer> cast_buffers_;
+  std::unique_ptr<Copier> copier_;  ///< between the shards' memory and the weights', if they differ
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
   schedule::Config schedule_config_;
@@ -174,12 +187,14 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   std::exception_ptr failure_;
   std::uint64_t generation_ = 0;  ///< the communicator's, at the last call
 
+  std::map<std::uint64_t, ReducedHook> reduced_hooks_;  ///< by id, which counts
+  std::uint64_t last_hook_ = 0;
+
   int full_depth_ = 0;
   std::uint64_t full_scope_ = 0;  ///< counts the outermost ones
   bool full_writeback_ = false;
   std::vector<at::Tensor> full_buffers_;
   std::int64_t full_bytes_ = 0;
-  Counters counters_;
 };
 
 }  // namespace fsdp::engine

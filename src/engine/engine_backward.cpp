@@ -103,6 +103,8 @@ void Engine::end_backward() {
   execute(schedule_->end_backward(reduces));
   if (has_gradients_ && sink_->sync() == GradientSync::kEveryBackward) {
     hand_out_gradients();
+  } else {
+    bring_gradients_home();
   }
   emit(trace::EventKind::kBackwardEnd, -1);
   set_guard_grads();
@@ -113,6 +115,9 @@ void Engine::end_backward() {
   if (!has_finished_a_backward_) {
     has_finished_a_backward_ = true;
     check_unused_parameters();
+  }
+  if (has_gradients_ && sink_->sync() == GradientSync::kEveryBackward) {
+    run_reduced_hooks();
   }
 }
 

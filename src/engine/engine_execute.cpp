@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The schedule's actions, carried out: the part of the engine that moves bytes.
+#include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <chrono>
@@ -50,6 +51,7 @@ void Engine::execute(const std::vector<Action>& actions) {
         case ActionKind::kFree: free(action); break;
         case ActionKind::kOpenReduce: sink_->open(action.unit, action.slot); break;
         case ActionKind::kStartReduce:
+          store_->launch();
           emit_reduced(trace::EventKind::kReduceStart, action);
           sink_->start_reduce(action.unit, action.slot);
           break;
@@ -74,13 +76,23 @@ void Engine::hand_out_gradients() {
   is_read_since_fence_ = false;  // all ranks have come to the end of this backward
 }
 
+void Engine::bring_gradients_home() {
+  together([&] { sink_->bring_home(); });
+}
+
 void Engine::drop_gradients() {
   together([&] { sink_->drop_collected(); });
 }
 
-void Engine::renew_slice(int index) {
+void Engine::renew_slice(int index, int slot) {
   Unit& unit = at(index);
-  const Refreshed refreshed = refresh_slice(unit, index);
+  at::Tensor place;
+  if (unit.is_offloaded() && !unit.placement.is_resident()) {
+    const auto on_device = at::TensorOptions(unit.param_dtype).device(unit.device);
+    place = place_of_slice(unit, at::from_blob(store_->address(index, slot),
+                                               {unit.layout->padded_numel()}, on_device));
+  }
+  const Refreshed refreshed = refresh_slice(unit, index, place);
   counters_.casts += refreshed.was_cast ? 1 : 0;
   if (refreshed.was_gathered) {
     ++counters_.refreshes;
@@ -92,7 +104,7 @@ void Engine::renew_slice(int index) {
 void Engine::start_gather(const Action& action) {
   for (int index : bundles_->members(action.unit)) {
     Unit& unit = at(index);
-    renew_slice(index);
+    renew_slice(index, action.slot);
     counters_.secondary_gathers += unit.has_secondary ? 1 : 0;
     store_->start(unit, index, action.slot);
     count_gather(unit, unit.param_dtype);

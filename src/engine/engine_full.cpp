@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "engine/engine.hpp"
+#include "engine/home.hpp"
+#include "engine/slice.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -18,12 +20,20 @@ namespace {
 void gather_shards(const Unit& unit, const at::Tensor& whole) {
   const comm::Label label{.name = "full_parameters: " + unit.name};
   at::Tensor slice = unit.flat_shard;
+  if (unit.is_offloaded()) {
+    slice = own_slices(unit, whole);
+    transfer(unit, slice, unit.flat_shard);
+  }
   if (unit.placement.is_refreshed()) {
-    slice = at::empty({unit.slice_numel()}, whole.options());
-    unit.placement.replicate->all_gather(slice, unit.flat_shard, label)->wait();
+    const at::Tensor own = std::exchange(
+        slice, unit.is_offloaded() ? place_of_slice(unit, whole)
+                                   : at::empty({unit.slice_numel()}, whole.options()));
+    unit.placement.replicate->all_gather(slice, own, label)->wait();
   }
   if (unit.placement.shard == nullptr) {
-    whole.copy_(slice);
+    if (!slice.is_alias_of(whole)) {
+      whole.copy_(slice);
+    }
   } else {
     unit.placement.shard->all_gather(whole, slice, label)->wait();
   }
@@ -87,8 +97,8 @@ void Engine::end_full(std::uint64_t scope) noexcept {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
     if (full_writeback_) {
-      unit.flat_shard.copy_(full_buffers_[i].narrow(
-          0, unit.placement.own.first * unit.layout->shard_numel(), unit.shard_numel()));
+      transfer(unit, unit.flat_shard, own_slices(unit, full_buffers_[i]));
+      unit.flat_shard.unsafeGetTensorImpl()->bump_version();
     }
     hide_whole(unit);
     unit.rest();

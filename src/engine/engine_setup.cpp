@@ -13,6 +13,7 @@
 #include "engine/backward.hpp"
 #include "engine/deferred.hpp"
 #include "engine/engine.hpp"
+#include "engine/home.hpp"
 #include "engine/manifest.hpp"
 #include "engine/slice.hpp"
 #include "fsdp/base/error.hpp"
@@ -25,11 +26,6 @@ namespace {
 std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() ? tensor.strides().vec()
                                                : tensor.contiguous().strides().vec();
-}
-
-/// What this rank's optimizer owns of a whole unit.
-at::Tensor own_slices(const Unit& unit, const at::Tensor& whole) {
-  return whole.narrow(0, unit.placement.own.first * unit.layout->shard_numel(), unit.shard_numel());
 }
 
 /// A part of the flat shard with the touch key, so that writes to it are noticed.
@@ -75,6 +71,8 @@ void Engine::set_up() {
   c10::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   check_options();
+  copier_ = make_copier(options_, units_.front().device, counters_);
+  set_home(units_, options_, copier_.get());
   place_units();
   agree_on_manifest(communicator_, units_, options_);
   if (options_.initial_weights == InitialWeights::kCheckEqual) {
@@ -160,6 +158,17 @@ Groups Engine::groups_of_mesh() const {
   return {.shard = &mesh->shard().communicator(), .replicate = &mesh->replicate().communicator()};
 }
 
+bool Engine::is_aliased() const {
+  FSDP_CHECK(options_.store != Store::kAliased || !is_offloaded(), ErrorCode::kUnsupported,
+             "[fully_shard] Options::offload with Store::kAliased: there a shard is a part of the "
+             "gathered unit and cannot live in other memory. Use Store::kSlots");
+  const bool is_on_cpu =
+      std::ranges::all_of(units_, [](const Unit& unit) { return unit.device.is_cpu(); });
+  return options_.store == Store::kAliased ||
+         (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu &&
+          !is_offloaded());
+}
+
 void Engine::make_stores() {
   std::vector<int> kept, own_buffers;
   int others = 0;
@@ -181,18 +190,12 @@ void Engine::make_stores() {
                       .reduce_buffers = std::clamp(others, 1, 2),
                       .kept = kept,
                       .own_buffers = own_buffers};
-  const bool is_on_cpu = std::all_of(units_.begin(), units_.end(),
-                                     [](const Unit& unit) { return unit.device.is_cpu(); });
-  const bool is_aliased =
-      options_.store == Store::kAliased ||
-      (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu);
-  store_ = is_aliased ? make_aliased_store(ledger_)
-                      : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
+  store_ = is_aliased() ? make_aliased_store(ledger_)
+                        : make_slot_store(ledger_, {.slots = schedule_config_.slots, .kept = kept});
   store_->make_shards(units_);
   for (Unit& unit : units_) {
     if (unit.placement.is_resident()) {
-      set_slice(unit, at::zeros({unit.slice_numel()},
-                                at::TensorOptions(unit.param_dtype).device(unit.device)));
+      make_slice(unit);
       enter_slice(ledger_, unit);
     }
   }
@@ -271,7 +274,7 @@ void Engine::make_views(int index) {
   if (options_.initial_weights == InitialWeights::kBroadcast) {
     communicator_.broadcast(whole, 0, {index, unit.name})->wait();
   }
-  unit.flat_shard.copy_(own_slices(unit, whole));
+  transfer(unit, unit.flat_shard, own_slices(unit, whole));
 
   register_storage(unit.flat_shard.storage().unsafeGetStorageImpl(), weak_from_this(), index,
                    /*parameter=*/0, StorageRole::kShard);
@@ -346,6 +349,10 @@ void Engine::print_promise() {
         "%g; each rank holds at most\n%s",
         units_.size(), world_.size(), to_string(options_.strategy), sink_->divisor(),
         memory::format(promise()).c_str());
+    if (is_offloaded()) {
+      std::fprintf(stderr, "  of which on the host %11s\n",
+                   memory::format_bytes(memory::on_host(promise()).total()).c_str());
+    }
   }
 }
 

@@ -14,13 +14,6 @@
 namespace fsdp::engine {
 
 namespace {
-// What a unit's gradient shard has that was not handed out, as bits of has_sum_. A reduction adds
-// to either.
-constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
-constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
-}  // namespace
-
-namespace {
 
 /// Where parameter `i` lies in its unit's flat gradient, in its own shape.
 at::Tensor place_of(const Unit& unit, int i, const at::Tensor& flat) {
@@ -142,9 +135,9 @@ void GradSink::start_inner(int unit, const at::Tensor& flat) {
     works_[index] = of.placement.shard->reduce_scatter(
         partial_view(unit), flat, {.accumulate = has_partial_[index] != 0}, label);
   } else {
-    const bool has_grad = prepare_shard(unit);
+    const Destination end = destination(unit);
     works_[index] = of.placement.shard->reduce_scatter(
-        of.flat_grad_shard, flat, {.divisor = divisor_, .accumulate = has_grad}, label);
+        end.dst, flat, {.divisor = divisor_, .accumulate = end.accumulate}, label);
   }
   ++counters_.reduce_scatters;
   counters_.reduce_bytes += of.layout->total_numel() * Unit::itemsize_of(of.reduce_dtype);
@@ -154,22 +147,21 @@ void GradSink::start_inner(int unit, const at::Tensor& flat) {
 /// `src`: what this rank has of the slices that the replicas have in common, [slice_numel].
 std::unique_ptr<comm::Work> GradSink::start_outer(int unit, const at::Tensor& src) {
   Unit& of = at(unit);
-  const bool has_grad = prepare_shard(unit);
+  const Destination end = destination(unit);
   const std::int64_t bytes =
       of.logical_numel(of.placement.give) * static_cast<std::int64_t>(src.element_size());
   counters_.replica_bytes += of.placement.is_refreshed() ? bytes : 2 * bytes;
   ++counters_.replica_reductions;
-  return of.placement.replicate->reduce_scatter(answered_grad(of), src,
-                                                {.divisor = divisor_, .accumulate = has_grad},
+  return of.placement.replicate->reduce_scatter(answered_part(of, end.dst), src,
+                                                {.divisor = divisor_, .accumulate = end.accumulate},
                                                 {unit, "replicas of " + of.name});
 }
 
 /// Where the sums of this rank's sub-slice go.
-at::Tensor GradSink::answered_grad(const Unit& unit) {
+at::Tensor GradSink::answered_part(const Unit& unit, const at::Tensor& shard) {
   const std::int64_t numel = unit.layout->shard_numel();
   const Placement& placement = unit.placement;
-  return unit.flat_grad_shard.narrow(0, (placement.answers_for - placement.own.first) * numel,
-                                     numel);
+  return shard.narrow(0, (placement.answers_for - placement.own.first) * numel, numel);
 }
 
 /// Ends what is under way over the replicas; sums that all of them need are gathered next.
@@ -178,17 +170,23 @@ void GradSink::advance_outer() {
   for (Outer& outer : under_way) {
     outer.work->wait();
     const Unit& unit = at(outer.unit);
-    if (!outer.is_gathering && !unit.placement.is_refreshed()) {
-      outer_.push_back({.unit = outer.unit,
-                        .work = unit.placement.replicate->all_gather(
-                            unit.flat_grad_shard, answered_grad(unit),
-                            {outer.unit, "sums of the replicas of " + unit.name}),
-                        .is_gathering = true});
+    if (outer.is_gathering || unit.placement.is_refreshed()) {
+      last_stage_ended(outer.unit);
+      continue;
     }
+    const at::Tensor dst = reduced(outer.unit);
+    outer_.push_back(
+        {.unit = outer.unit,
+         .work = unit.placement.replicate->all_gather(
+             dst, answered_part(unit, dst), {outer.unit, "sums of the replicas of " + unit.name}),
+         .is_gathering = true});
   }
 }
 
 void GradSink::start_reduce(int bundle, int buffer) {
+  if (!at(bundles_.members(bundle).front()).placement.has_both_stages()) {
+    begin_last_stage(bundle);
+  }
   for (int unit : bundles_.members(bundle)) {
     Unit& of = at(unit);
     if (!of.trains) {
@@ -207,6 +205,10 @@ void GradSink::start_reduce(int bundle, int buffer) {
 void GradSink::wait_reduce(int bundle) {
   buffer_of_[static_cast<std::size_t>(bundle)] = -1;
   advance_outer();
+  const Placement& of_bundle = at(bundles_.members(bundle).front()).placement;
+  if (of_bundle.has_both_stages() && sync_ != GradientSync::kDeferReplicate) {
+    begin_last_stage(bundle);
+  }
   for (int unit : bundles_.members(bundle)) {
     const auto index = static_cast<std::size_t>(unit);
     auto work = std::exchange(works_[index], nullptr);
@@ -219,6 +221,9 @@ void GradSink::wait_reduce(int bundle) {
       continue;
     }
     work->wait();
+    if (placement.replicate == nullptr) {
+      last_stage_ended(unit);
+    }
     if (sync_ == GradientSync::kDeferReplicate) {
       (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] |= kWaits;
       has_deferred_ = true;
@@ -231,66 +236,10 @@ void GradSink::wait_reduce(int bundle) {
     has_partial_[index] = 0;
   }
   // The reduce buffer is given back: what was read from it must have ended.
-  const bool reads_buffer = at(bundles_.members(bundle).front()).placement.shard == nullptr;
-  if (reads_buffer) {
+  if (of_bundle.shard == nullptr) {
     advance_outer();
   }
   next_partial_ = 1 - next_partial_;
-}
-
-void GradSink::hand_out() {
-  while (!outer_.empty()) {
-    advance_outer();
-  }
-  presence_.agree(units_, divisor_);
-  has_deferred_ = false;
-  std::ranges::fill(has_sum_, 0);
-  for (Unit& unit : units_) {
-    for (Parameter& parameter : unit.parameters) {
-      const bool is_present = std::exchange(parameter.is_present, false);
-      if (is_present && unit.trains && parameter.tensor.requires_grad() &&
-          !parameter.shard.grad().defined()) {
-        parameter.shard.mutable_grad() = parameter.grad_shard;
-      }
-    }
-  }
-}
-
-void GradSink::drop_collected() {
-  while (!outer_.empty()) {
-    advance_outer();
-  }
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    has_sum_[unit] &= kWaits;
-    for (Parameter& parameter : units_[unit].parameters) {
-      parameter.fired = 0;
-      parameter.is_present =
-          parameter.is_present && (has_partial_[unit] != 0 || has_sum_[unit] != 0);
-    }
-  }
-}
-
-void GradSink::zero() {
-  has_deferred_ = false;
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    has_partial_[unit] = has_sum_[unit] = 0;
-    for (Parameter& parameter : units_[unit].parameters) {
-      parameter.is_present = parameter.is_deferred = false;
-      parameter.shard.mutable_grad().reset();
-    }
-  }
-}
-
-void GradSink::start_over() {
-  zero();
-  outer_.clear();
-  std::ranges::fill(buffer_of_, -1);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    works_[unit].reset();
-    for (Parameter& parameter : units_[unit].parameters) {
-      parameter.fired = 0;
-    }
-  }
 }
 
 }  // namespace fsdp::engine

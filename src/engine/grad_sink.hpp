@@ -14,7 +14,8 @@
 /// divides, once, and adds to what the gradient shard has. The outer all-reduce of replicas is a
 /// reduce-scatter of sub-slices and an all-gather of the sums, so that all replicas get the same
 /// bits. What a rank defers is added to its next reduction, so any mixture of backwards gives the
-/// sum of all.
+/// sum of all. Where gradient shards live on the host, one more step follows: see NOTE [The way
+/// home].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "engine/bundle.hpp"
+#include "engine/grad_home.hpp"
 #include "engine/presence.hpp"
 #include "engine/unit.hpp"
 #include "fsdp/comm/communicator.hpp"
@@ -37,6 +39,11 @@ struct SinkConfig {
   int buffers = 2;                    ///< in the ring
   std::vector<int> own_buffers = {};  ///< these bundles have one of their own, after the ring's
 };
+
+// What a unit's gradient shard has that was not handed out, as bits of GradSink::has_sum_. A
+// reduction adds to either.
+inline constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
+inline constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
 
 /// *Invariants*: reductions start and end in the same order on all ranks; one bundle's at a time is
 /// in flight. Gradients accumulate until the shards' grads are reset. *Thread safety*: under the
@@ -76,6 +83,8 @@ class GradSink {
   /// After all reductions of a backward that deferred nothing: parameters for which any rank had a
   /// gradient get theirs. @collective all ranks @blocks
   void hand_out();
+  /// After a backward that handed nothing out: what was reduced is in the gradient shards. @blocks
+  void bring_home();
   /// What was collected for a backward that died is no gradient. @collective the replicas
   void drop_collected();
 
@@ -96,6 +105,12 @@ class GradSink {
     bool is_gathering = false;
   };
 
+  /// Where the last stage of a reduction ends, and whether it adds to what is there.
+  struct Destination {
+    at::Tensor dst;  ///< [shard_numel()]
+    bool accumulate;
+  };
+
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
   const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
@@ -106,9 +121,13 @@ class GradSink {
   void reserve_staging();
   void complete(int unit, at::Tensor& flat);
   bool prepare_shard(int unit);
+  void begin_last_stage(int bundle);
+  Destination destination(int unit);
+  at::Tensor reduced(int unit) const;
+  void last_stage_ended(int unit);
   void start_inner(int unit, const at::Tensor& flat);
   std::unique_ptr<comm::Work> start_outer(int unit, const at::Tensor& src);
-  static at::Tensor answered_grad(const Unit& unit);
+  static at::Tensor answered_part(const Unit& unit, const at::Tensor& shard);
   void advance_outer();
   void enter(memory::Kind kind, std::int64_t bytes);
 
@@ -135,7 +154,8 @@ class GradSink {
   std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
   std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
   std::vector<char> has_partial_;                   ///< by unit
-  std::vector<char> has_sum_;  ///< by unit: the gradient shard has one that was not handed out
+  std::vector<char> has_sum_;       ///< by unit: the gradient shard has one that was not handed out
+  std::unique_ptr<GradHome> home_;  ///< null: reductions end in the gradient shards
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };

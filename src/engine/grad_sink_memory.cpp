@@ -2,13 +2,13 @@
 /// What a gradient sink holds: gradient shards, reduce buffers, places for deferred gradients.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "engine/grad_sink.hpp"
+#include "engine/home.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -30,6 +30,9 @@ GradSink::GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vecto
       has_sum_(units.size()) {
   for (Unit& unit : units) {
     unit.trains = unit.is_trainable();
+  }
+  if (units.front().is_offloaded()) {
+    home_ = std::make_unique<GradHome>(units, bundles);
   }
   if (!make_room()) {
     make_buffers();  // nothing trains yet
@@ -54,8 +57,7 @@ bool GradSink::make_room() {
   for (Unit& unit : units_) {
     if (unit.trains && !unit.flat_grad_shard.defined()) {
       is_new = true;
-      unit.flat_grad_shard =
-          at::zeros({unit.shard_numel()}, at::TensorOptions(unit.dtype).device(unit.device));
+      unit.flat_grad_shard = zeros_at_home(unit, unit.shard_numel(), unit.dtype);
       enter(memory::Kind::kGradShards, unit.shard_bytes());
     }
   }
@@ -99,6 +101,13 @@ void GradSink::make_buffers() {
   for (at::Tensor& buffer : partial_buffers_) {
     buffer = at::empty({partial_bytes}, at::TensorOptions(at::kByte).device(device));
     enter(memory::Kind::kReduceBuffers, partial_bytes);
+  }
+  if (home_ != nullptr) {
+    const std::int64_t bytes = home_->make_areas();
+    for (const memory::Kind kind : {memory::Kind::kOffloadDevice, memory::Kind::kOffloadHost}) {
+      ledger_.remove(kind, std::exchange(entered_[kind], 0));
+      enter(kind, bytes);
+    }
   }
 }
 

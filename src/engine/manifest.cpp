@@ -34,6 +34,7 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
        << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
        << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
        << "option store is number " << static_cast<int>(options.store) << "\n"
+       << "option offload is " << (options.offload.has_value() ? "on" : "off") << "\n"
        << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n"
        << "option skip_non_finite is " << (options.skip_non_finite ? "true" : "false") << "\n"
        << "option precision.output is " << to_string(options.precision.output) << "\n"

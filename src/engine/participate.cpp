@@ -111,9 +111,8 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
       involved.push_back(static_cast<int>(index));
     }
   }
-  at::Tensor zero = torch::zeros(
-      {},
-      units[static_cast<std::size_t>(involved.front())].flat_shard.options().requires_grad(false));
+  const Unit& first = units[static_cast<std::size_t>(involved.front())];
+  at::Tensor zero = torch::zeros({}, at::TensorOptions(first.dtype).device(first.device));
   for (std::vector<int>& touched : engine->expected_run(involved)) {
     engine->touch_briefly(touched, "participate");
     const auto touch = c10::make_intrusive<Touch>();

@@ -97,14 +97,7 @@ std::vector<at::Tensor> Sharded::parameters() const {
 std::vector<NamedShard> Sharded::named_parameters() const {
   std::vector<NamedShard> shards;
   for (const engine::Parameter* parameter : engine_->ordered_parameters()) {
-    shards.push_back({.name = parameter->name,
-                      .parameter = parameter->tensor,
-                      .shard = parameter->shard,
-                      .begin = parameter->piece.parameter_offset,
-                      .sizes = parameter->sizes,
-                      .aliases = parameter->aliases,
-                      .answered_begin = parameter->answered.shard_offset,
-                      .answered_numel = parameter->answered.numel});
+    shards.push_back(engine::named_shard(*parameter));
   }
   return shards;
 }
@@ -149,6 +142,10 @@ std::vector<FlatShard> Sharded::flats() const {
 void Sharded::zero_grad() { engine_->zero_grad(); }
 void Sharded::set_gradient_sync(GradientSync sync) { engine_->set_gradient_sync(sync); }
 void Sharded::set_gradient_divisor(double divisor) { engine_->set_gradient_divisor(divisor); }
+std::uint64_t Sharded::on_reduced(ReducedHook hook) {
+  return engine_->add_reduced_hook(std::move(hook));
+}
+void Sharded::remove_on_reduced(std::uint64_t id) { engine_->remove_reduced_hook(id); }
 
 at::Tensor Sharded::participate(const torch::nn::Module& module) const {
   std::vector<const c10::TensorImpl*> tensors;

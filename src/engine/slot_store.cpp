@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "engine/bundle.hpp"
+#include "engine/home.hpp"
 #include "engine/slice.hpp"
 #include "engine/weight_store.hpp"
 
@@ -15,13 +17,22 @@ namespace fsdp::engine {
 
 namespace {
 
+// NOTE [upload before gather]
+// A unit that is offloaded is gathered in two steps: its slice is sent to its place in the slot,
+// and the all-gather runs in place from there. The second needs the first, and a prefetch must
+// block nobody: so start() begins the transfer, and the all-gather is issued when the schedule
+// starts another gather or a reduction, or waits for this one. By then the transfer has had a
+// unit's computation to end in. These moments are the same on all ranks, hence so is the order of
+// collectives. With `prefetch` of 1 the transfer hides behind computation, with 2 the all-gather
+// does as well. Secondary shards lie on the device already.
+
 class SlotStore : public WeightStore {
  public:
   SlotStore(memory::Ledger& ledger, StoreConfig config)
       : ledger_(ledger), config_(std::move(config)) {}
 
   ~SlotStore() override {
-    works_.clear();
+    drop_works();
     ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
     for (const Unit* unit : units_) {
       strike_slice(ledger_, *unit);
@@ -31,8 +42,7 @@ class SlotStore : public WeightStore {
   void make_shards(std::vector<Unit>& units) override {
     for (Unit& unit : units) {
       if (!unit.placement.is_resident()) {
-        set_slice(unit, at::zeros({unit.slice_numel()},
-                                  at::TensorOptions(unit.param_dtype).device(unit.device)));
+        make_slice(unit);
         enter_slice(ledger_, unit);
         units_.push_back(&unit);
       }
@@ -42,13 +52,32 @@ class SlotStore : public WeightStore {
   }
 
   void start(const Unit& unit, int index, int slot) override {
-    const auto i = static_cast<std::size_t>(index);
-    const GatherSource source = gather_source(unit);
-    works_[i] = source.group->all_gather(views_[i][static_cast<std::size_t>(slot)], source.src,
-                                         {index, unit.name});
+    launch();
+    const at::Tensor& dst = views_[static_cast<std::size_t>(index)][static_cast<std::size_t>(slot)];
+    GatherSource source = gather_source(unit);
+    if (!unit.is_offloaded() || unit.has_secondary) {
+      gather(unit, index, dst, source);
+      return;
+    }
+    const at::Tensor src = std::exchange(source.src, place_of_slice(unit, dst));
+    uploads_.push_back({.unit = &unit,
+                        .index = index,
+                        .dst = dst,
+                        .source = source,
+                        .ticket = unit.home.copier->start(source.src, src)});
+  }
+
+  void launch() override {
+    while (!uploads_.empty()) {
+      launch_first();
+    }
   }
 
   void wait(int index) override {
+    // What comes after it in the queue is for later.
+    while (std::ranges::find(uploads_, index, &Upload::index) != uploads_.end()) {
+      launch_first();
+    }
     auto work = std::exchange(works_[static_cast<std::size_t>(index)], nullptr);
     work->wait();
   }
@@ -64,6 +93,9 @@ class SlotStore : public WeightStore {
     for (auto& work : works_) {
       work.reset();
     }
+    for (const Upload& upload : std::exchange(uploads_, {})) {
+      abandon(*upload.unit, upload.ticket);
+    }
   }
 
   void* address(int index, int slot) override {
@@ -73,6 +105,26 @@ class SlotStore : public WeightStore {
   bool needs_fence() const override { return false; }
 
  private:
+  struct Upload {
+    const Unit* unit;
+    int index;
+    at::Tensor dst;
+    GatherSource source;  ///< its src is a part of dst
+    std::uint64_t ticket;
+  };
+
+  void launch_first() {
+    const Upload upload = std::move(uploads_.front());
+    uploads_.pop_front();
+    upload.unit->home.copier->wait(upload.ticket);
+    gather(*upload.unit, upload.index, upload.dst, upload.source);
+  }
+
+  void gather(const Unit& unit, int index, const at::Tensor& dst, const GatherSource& source) {
+    works_[static_cast<std::size_t>(index)] =
+        source.group->all_gather(dst, source.src, {index, unit.name});
+  }
+
   void make_slots(const std::vector<Unit>& units) {
     const Bundles bundles(units);
     const Places places = place(units, bundles, [](const Unit& unit) {
@@ -111,6 +163,7 @@ class SlotStore : public WeightStore {
   std::vector<at::Tensor> slots_;
   std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
   std::vector<std::unique_ptr<comm::Work>> works_;
+  std::deque<Upload> uploads_;  ///< whose gathers are not issued yet, in their order
   std::int64_t slot_bytes_ = 0;
 };
 

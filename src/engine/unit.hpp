@@ -15,6 +15,10 @@
 #include "engine/placement.hpp"
 #include "fsdp/layout/unit_layout.hpp"
 
+namespace fsdp {
+class Copier;
+}
+
 namespace fsdp::engine {
 
 /// One distinct tensor of the module (tied names share one).
@@ -37,8 +41,16 @@ struct Parameter {
   int fired = 0;             ///< gradients that arrived since the reduce buffer was opened
   bool is_deferred = false;  ///< a part of its gradient waits whole for a later reduction
   bool is_present = false;   ///< this rank has a gradient for the step, wherever it waits
+  bool was_reduced = false;  ///< the last backward that handed out gradients had one for it
   bool was_touched = false;  ///< ever
   bool has_member = true;    ///< a member of a C++ class should hold the tensor
+};
+
+/// Where a unit's shards live. See home.hpp.
+struct Home {
+  c10::Device device = c10::kCPU;
+  bool is_pinned = false;
+  Copier* copier = nullptr;  ///< null: in the memory of the gathered weights
 };
 
 struct Unit {
@@ -55,8 +67,11 @@ struct Unit {
   at::ScalarType dtype = at::kFloat;           ///< of the shards: what the optimizer updates
   at::ScalarType param_dtype = at::kFloat;     ///< of the gathered weights: what operators take
   at::ScalarType reduce_dtype = at::kFloat;    ///< in which gradients are collected and travel
-  c10::Device device = c10::kCPU;
-  at::Tensor slice;  ///< [slice_numel()] of param_dtype: what this rank gives to a gather
+  c10::Device device = c10::kCPU;              ///< of the gathered weights
+  Home home;                                   ///< of slice and shards
+  at::Tensor slice;     ///< [rest_numel()] of param_dtype: what this rank gives to a gather
+  at::Tensor resident;  ///< [slice_numel()] on the device: what operators read of a resident unit
+                        ///< that is offloaded
   at::Tensor
       flat_shard;  ///< [shard_numel()]: what its optimizer owns; part of slice unless is_cast
   at::Tensor flat_grad_shard;  ///< [shard_numel()]; undefined where no parameter has ever trained
@@ -71,6 +86,7 @@ struct Unit {
 
   /// Whether operators take another type than the shards have.
   bool is_cast() const { return param_dtype != dtype; }
+  bool is_offloaded() const { return home.copier != nullptr; }
   static std::int64_t itemsize_of(at::ScalarType type) {
     return static_cast<std::int64_t>(c10::elementSize(type));
   }
@@ -78,8 +94,15 @@ struct Unit {
   std::int64_t numel_of(const SliceRun& run) const { return run.count * layout->shard_numel(); }
   std::int64_t slice_numel() const { return numel_of(placement.give); }
   std::int64_t shard_numel() const { return numel_of(placement.own); }
+  /// Of what is given, what is kept at home: replicas' parts of a resident unit are on the device.
+  std::int64_t rest_numel() const {
+    return is_offloaded() && placement.is_resident() ? shard_numel() : slice_numel();
+  }
   std::int64_t padding() const { return layout->padded_numel() - layout->total_numel(); }
-  std::int64_t slice_bytes() const { return slice_numel() * itemsize_of(param_dtype); }
+  std::int64_t rest_bytes() const { return rest_numel() * itemsize_of(param_dtype); }
+  std::int64_t resident_bytes() const {
+    return is_offloaded() && placement.is_resident() ? slice_numel() * itemsize_of(param_dtype) : 0;
+  }
   std::int64_t shard_bytes() const { return shard_numel() * itemsize(); }
   std::int64_t gathered_bytes() const { return layout->padded_numel() * itemsize_of(param_dtype); }
   std::int64_t reduced_bytes() const { return layout->padded_numel() * itemsize_of(reduce_dtype); }
@@ -107,7 +130,7 @@ struct Unit {
   /// Where they are while the unit is not gathered: nowhere, or in this rank's own memory.
   void rest() {
     if (placement.is_resident()) {
-      install(slice.data_ptr());
+      install(is_offloaded() ? resident.data_ptr() : slice.data_ptr());
       return;
     }
     for (Parameter& parameter : parameters) {

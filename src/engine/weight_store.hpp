@@ -25,6 +25,9 @@ class WeightStore {
   /// Begins to make `unit` whole in `slot`, from slices that are current.
   /// @collective the unit's group
   virtual void start(const Unit& unit, int index, int slot) = 0;
+  /// Issues the collectives of what was started, where that had to wait.
+  /// @collective the units' groups @blocks where what they send is not there yet
+  virtual void launch() {}
   /// Ends it. @blocks
   virtual void wait(int index) = 0;
   /// The unit is no longer needed. With `poison`, memory that is the slot's own is filled with NaN.

@@ -21,12 +21,23 @@ const char* to_string(Kind kind) {
     case Kind::kDeferred: return "deferred gradients";
     case Kind::kStaging: return "transport staging";
     case Kind::kFullScope: return "full parameters";
+    case Kind::kOffloadHost: return "offload, host";
+    case Kind::kOffloadDevice: return "offload, device";
   }
   return "unknown";
 }
 
 std::int64_t Bytes::total() const {
   return std::accumulate(by_kind.begin(), by_kind.end(), std::int64_t{0});
+}
+
+Bytes on_host(const Bytes& bytes) {
+  Bytes host;
+  for (const Kind kind : {Kind::kShards, Kind::kLowPrecision, Kind::kGradShards, Kind::kMoments,
+                          Kind::kOffloadHost}) {
+    host[kind] = bytes[kind];
+  }
+  return host;
 }
 
 void Ledger::add(Kind kind, std::int64_t bytes) {

@@ -35,6 +35,9 @@ Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainCo
   }
   options.prefetch = config.prefetch;
   options.keep_root = config.keep_root;
+  if (config.offload) {
+    options.offload.emplace();
+  }
   options.precision.param = scalar_type(config.param_dtype);
   options.precision.reduce = scalar_type(config.reduce_dtype);
   return fully_shard(model, world, std::move(options));

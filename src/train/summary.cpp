@@ -77,6 +77,9 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
     text << ", weights travel at " << 8 * units.front().gathered_itemsize << " bits";
   }
   text << (config.checkpoint_activations ? ", activations are computed again" : "") << "\n";
+  if (config.offload) {
+    text << "offload  changes nothing: the model is on the CPU, where host and device are one\n";
+  }
   text << "batch    " << config.global_batch << " x " << config.sequence
        << " tokens a step: " << world.size() << (world.size() == 1 ? " rank x " : " ranks x ")
        << micro_steps << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch

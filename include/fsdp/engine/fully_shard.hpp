@@ -16,6 +16,7 @@
 
 #include "fsdp/comm/mesh.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/offload.hpp"
 #include "fsdp/engine/precision.hpp"
 #include "fsdp/engine/strategy.hpp"
 #include "fsdp/engine/units.hpp"
@@ -90,6 +91,9 @@ struct Options {
   /// The types of gathered weights, gradients on their way, results and buffers.
   MixedPrecision precision = {};
   Store store = Store::kAuto;
+  /// Keep shards, gradients and optimizer state in the host's memory. Changes nothing where the
+  /// module is on the CPU. Not with Store::kAliased; kAuto is kSlots then.
+  std::optional<Offload> offload = {};
   /// Optimizer state per parameter element, for the promise: 2 for Adam, 1 for momentum, 0 for SGD.
   /// A forecast for LibTorch's optimizers; those of fsdp::optim put what they hold in its place.
   int moments = 2;
@@ -116,6 +120,9 @@ struct NamedShard {
   std::int64_t answered_begin = 0;  ///< position in `shard`
   std::int64_t answered_numel = 0;
 };
+
+/// See Sharded::on_reduced().
+using ReducedHook = std::function<void(const NamedShard& parameter, at::Tensor grad)>;
 
 /// A unit's shard as an optimizer that runs over whole ones sees it. Padding is zero in `shard` and
 /// `grad`, and must stay so.
@@ -147,6 +154,8 @@ struct Counters {
   std::int64_t refresh_bytes = 0;
   std::int64_t touches = 0;          ///< operators that took a weight
   std::int64_t casts = 0;            ///< of a shard into the type that operators take
+  std::int64_t transfers = 0;        ///< between host and device, see Options::offload
+  std::int64_t transfer_bytes = 0;   ///< padding included
   std::int64_t prefetch_misses = 0;  ///< touches that the recorded order did not predict
 };
 
@@ -232,6 +241,24 @@ class Sharded {
   /// backward, on all ranks, when ranks passed different ones
   void set_gradient_divisor(double divisor);
 
+  /// Has `hook` called at the end of each backward that reduces gradients: once for each parameter
+  /// for which this backward, or one that was deferred to it, has a gradient on any rank, with this
+  /// rank's part of the gradient, reduced, divided, and added to what earlier backwards left. The
+  /// hook may change it in place, by element: it is what the optimizer reads. For hooks on the full
+  /// local gradient, before reduction, use Tensor::register_hook() on the module's tensor.
+  ///
+  /// Hooks run on the thread that called backward(), after all reductions, in the order of
+  /// registration, parameters in the module's order; the same parameters on all ranks, empty parts
+  /// included. A hook must not run the module or backward. It may use collectives if it does so on
+  /// all ranks. What it throws leaves backward() on this rank and counts as the rank's failure: the
+  /// others throw kPeerFailed with its text where they next talk to this one, and all go on after
+  /// World::recover(), with no gradients. With a LossScaler, gradients are scaled here.
+  /// Local, but to be called on all ranks where that matters to the hook. Returns what
+  /// remove_on_reduced() takes.
+  std::uint64_t on_reduced(ReducedHook hook);
+  /// From the next backward on, it is not called any more. @throws Error kNotFound
+  void remove_on_reduced(std::uint64_t id);
+
   /// Takes the place of a part of the model that this rank leaves out of a step while other ranks
   /// run it: an optional branch, an expert without tokens. Call it where the forward of `module`
   /// (any part of the sharded module, on any rank the same) would stand, and add what it returns,
@@ -298,8 +325,9 @@ class Sharded {
 /// or the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
 /// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
 /// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that
-/// is not strided or is complex and trains, or for Store::kAliased where ranks share no memory;
-/// kMismatch, on all ranks, naming the first parameter or option in which ranks differ
+/// is not strided or is complex and trains, for Store::kAliased where ranks share no memory, or
+/// with Options::offload; kMismatch, on all ranks, naming the first parameter or option in which
+/// ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 

@@ -23,8 +23,10 @@ enum class Kind {
   kDeferred,       ///< gradients that wait for a later backward to reduce them
   kStaging,        ///< what the transport needs beyond the above
   kFullScope,      ///< whole units held by full_parameters()
+  kOffloadHost,    ///< with offloading, what the host holds for it beside the shards
+  kOffloadDevice,  ///< and what the device holds: gradients on their way, weights never gathered
 };
-inline constexpr int kKinds = 10;
+inline constexpr int kKinds = 12;
 
 const char* to_string(Kind kind);
 
@@ -37,6 +39,10 @@ struct Bytes {
   std::int64_t total() const;
   bool operator==(const Bytes&) const = default;
 };
+
+/// Of a module that is offloaded (Options::offload), what lies in the host's memory: kShards,
+/// kLowPrecision, kGradShards, kMoments and kOffloadHost. All other kinds are on the device.
+Bytes on_host(const Bytes& bytes);
 
 /// The running account of one rank.
 ///

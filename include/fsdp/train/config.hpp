@@ -81,9 +81,10 @@ struct TrainConfig {
   TravelType reduce_dtype = TravelType::kAsWeights;             ///< sums are in float32 in any case
   GradientSync micro_step_sync = GradientSync::kEveryBackward;  ///< of all micro-steps but the last
   bool checkpoint_activations = false;  ///< of each block: computed again in backward
-  int prefetch = 1;                     ///< units gathered ahead of the one that computes
-  bool keep_root = false;               ///< keep embeddings and head gathered during a step
-  std::string transport = "auto";       ///< "auto", "shm", "gloo", "c10d"
+  bool offload = false;    ///< shards, gradients and moments on the host; see Options::offload
+  int prefetch = 1;        ///< units gathered ahead of the one that computes
+  bool keep_root = false;  ///< keep embeddings and head gathered during a step
+  std::string transport = "auto";  ///< "auto", "shm", "gloo", "c10d"
 
   double effective_momentum() const {
     return momentum >= 0 ? momentum : optimizer == OptimizerKind::kMuon ? 0.95 : 0;
