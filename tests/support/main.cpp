@@ -13,6 +13,8 @@
 
 namespace {
 
+constexpr std::chrono::seconds kLimit(60 * FSDP_TEST_TIME_FACTOR);
+
 class Watchdog : public testing::EmptyTestEventListener {
  public:
   Watchdog() : thread_([this] { watch(); }) {}
@@ -42,10 +44,11 @@ class Watchdog : public testing::EmptyTestEventListener {
     std::unique_lock lock(mutex_);
     while (!stop_) {
       const long generation = generation_;
-      const bool moved_on = changed_.wait_for(lock, std::chrono::seconds(60),
-                                              [&] { return stop_ || generation_ != generation; });
+      const bool moved_on = changed_.wait_for(
+          lock, kLimit, [&] { return stop_ || generation_ != generation; });
       if (!moved_on && !name_.empty()) {
-        std::fprintf(stderr, "watchdog: %s is still running after 60 s\n", name_.c_str());
+        std::fprintf(stderr, "watchdog: %s is still running after %d s\n", name_.c_str(),
+                     static_cast<int>(kLimit.count()));
         std::abort();
       }
     }

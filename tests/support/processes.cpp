@@ -176,7 +176,7 @@ void supervise(std::vector<Child>& children, std::vector<ProcessResult>& results
         results[i].killed_by_test = killed;
       }
     }
-    if (!killed && Clock::now() - start > options.limit) {
+    if (!killed && Clock::now() - start > options.limit * FSDP_TEST_TIME_FACTOR) {
       killed = true;
       for (const Child& child : children) {
         if (!child.ended) {

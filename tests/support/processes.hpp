@@ -29,6 +29,7 @@ struct Disturbance {
 };
 
 struct ProcessOptions {
+  /// Of a plain build; under a sanitizer it is as many times longer as the watchdog's.
   std::chrono::milliseconds limit = std::chrono::seconds(50);
   /// A rank that gets SIGSTOP is killed when all others have ended.
   std::optional<Disturbance> disturbance = {};
