@@ -154,8 +154,7 @@ int open_directory(const std::string& root) {
 
 }  // namespace
 
-RootLock::RootLock(const std::string& root, double patience_s)
-    : descriptor_(open_directory(root)) {
+RootLock::RootLock(const std::string& root, double patience_s) : descriptor_(open_directory(root)) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_s);
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (std::chrono::steady_clock::now() >= end) {

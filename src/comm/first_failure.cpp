@@ -191,7 +191,9 @@ std::string FailureBoard::read(Milliseconds patience) noexcept {
   });
 }
 
-void FailureBoard::say_goodbye() noexcept { add(state_->left_key + std::to_string(state_->rank), 1); }
+void FailureBoard::say_goodbye() noexcept {
+  add(state_->left_key + std::to_string(state_->rank), 1);
+}
 
 bool FailureBoard::has_left(int rank) noexcept {
   return add(state_->left_key + std::to_string(rank), 0) > 0;

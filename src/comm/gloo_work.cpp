@@ -144,10 +144,9 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t m
     case Watchdog::Verdict::kNothing: break;
   }
   close_connections(flight);
-  exchange_->fail_group(
-      flight.mine, Symptom::kLostPeer,
-      exchange_->describe_loss(
-          peer, "while it waited for " + waited_for + " (" + cause + ")" + note()));
+  exchange_->fail_group(flight.mine, Symptom::kLostPeer,
+                        exchange_->describe_loss(peer, "while it waited for " + waited_for + " (" +
+                                                           cause + ")" + note()));
 }
 
 /// The time is up: says who is missing, before the connections are closed.

@@ -64,10 +64,9 @@ void check_division(const TrainConfig& config, int ranks, Problems& problems) {
                    config.global_batch, " is not divisible by ", ranks, " ranks x --accumulate ",
                    config.accumulate);
   } else if (config.accumulate > 0) {
-    problems.check(
-        divides && of_a_rank % batch == 0 && of_a_rank / batch == config.accumulate,
-        "--global-batch ", config.global_batch, " is not ", ranks, " ranks x --batch ", batch,
-        " x --accumulate ", config.accumulate, "; leave one of them out");
+    problems.check(divides && of_a_rank % batch == 0 && of_a_rank / batch == config.accumulate,
+                   "--global-batch ", config.global_batch, " is not ", ranks, " ranks x --batch ",
+                   batch, " x --accumulate ", config.accumulate, "; leave one of them out");
   } else {
     problems.check(divides && of_a_rank % batch == 0, "--global-batch ", config.global_batch,
                    " is not divisible by ", ranks, " ranks x --batch ", batch);
