@@ -101,6 +101,7 @@ std::string FailureBoard::State::ask(Milliseconds patience,
     lock.lock();
     is_reachable = false;
   } catch (...) {
+    return "";  // out of memory, say: as good as no answer
   }
   return "";
 }
