@@ -1,8 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# fsdp_add_test(name TORCH none|heavy LABEL unit|property|ranks|parity|e2e|package
-#               SOURCES a_test.cpp ... LINK base layout ... [TIMEOUT seconds] [SHARDS n])
-# One GoogleTest binary, one ctest entry (n entries with SHARDS, which ctest runs side by side).
+# Tests: one GoogleTest binary each, and what ctest has to know of it.
 find_package(GTest REQUIRED)
+
+# How much longer than in a plain build a test may take before something ends it, here and in
+# tests/support: the sanitizers make the instrumented code several times slower.
+set(FSDP_TEST_TIME_FACTOR 1)
+if(FSDP_SANITIZE)
+  set(FSDP_TEST_TIME_FACTOR 4)
+endif()
+
+# fsdp_set_time_limit(test seconds): what ctest grants it, times the build's factor.
+function(fsdp_set_time_limit name seconds)
+  math(EXPR limit "${seconds} * ${FSDP_TEST_TIME_FACTOR}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${limit})
+endfunction()
+
+# fsdp_add_test(name TORCH none|program|heavy LABEL unit|property|ranks|parity|e2e|package
+#               SOURCES a_test.cpp ... LINK base layout ... [TIMEOUT seconds] [SHARDS n])
+# TORCH program: none itself, but it runs the program fsdp.
+# One GoogleTest binary, one ctest entry (n entries with SHARDS, which ctest runs side by side).
 function(fsdp_add_test name)
   cmake_parse_arguments(ARG "" "TORCH;LABEL;TIMEOUT;SHARDS" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -33,7 +49,8 @@ function(fsdp_add_test name)
       set(test_name ${name})
     endif()
     add_test(NAME ${test_name} COMMAND ${name})
-    set_tests_properties(${test_name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT}
+    fsdp_set_time_limit(${test_name} ${ARG_TIMEOUT})
+    set_tests_properties(${test_name} PROPERTIES LABELS "${ARG_LABEL}"
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index};OMP_NUM_THREADS=1;FSDP_BINARY=$<$<TARGET_EXISTS:fsdp_app>:$<TARGET_FILE:fsdp_app>>")
   endforeach()
 endfunction()

@@ -139,14 +139,22 @@ void commit_draft(const Draft& draft, Index index, std::vector<PieceSum> sums,
   prune(draft, options.keep);
 }
 
-RootLock::RootLock(const std::string& root, double patience_s) {
+namespace {
+
+int open_directory(const std::string& root) {
   std::error_code error;
   fs::create_directories(root, error);
-  descriptor_ = ::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor_ < 0) {
+  const int descriptor = ::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
     errno = error ? error.value() : errno;
     detail::fail_io("create directory", root);
   }
+  return descriptor;
+}
+
+}  // namespace
+
+RootLock::RootLock(const std::string& root, double patience_s) : descriptor_(open_directory(root)) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_s);
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (std::chrono::steady_clock::now() >= end) {

@@ -76,10 +76,10 @@ ordered_json config_of(const std::string& path, const GgufHeader& header) {
 
 /// How the text is cut before the pairs are merged. Empty for a `pre` that is not known here.
 ordered_json pre_tokenizer(const std::string& pre) {
-  const ordered_json bytes = {{"type", "ByteLevel"},
-                              {"add_prefix_space", false},
-                              {"trim_offsets", true},
-                              {"use_regex", true}};
+  ordered_json bytes = {{"type", "ByteLevel"},
+                        {"add_prefix_space", false},
+                        {"trim_offsets", true},
+                        {"use_regex", true}};
   if (pre == "gpt-2") {
     return bytes;
   }

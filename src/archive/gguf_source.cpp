@@ -77,6 +77,9 @@ class GgufReader : public TensorReader {
                ErrorCode::kInvalidArgument, "bytes ", tensor_offset, " to ", tensor_offset + bytes,
                " of '", tensor.name, "' are no whole elements");
     const Stored& stored = stored_.at(tensor.name);
+    if (bytes == 0) {
+      return;  // `dst` may be null then
+    }
     std::vector<float> values(static_cast<std::size_t>(bytes / kFloatBytes));
     read_elements(stored, tensor_offset / kFloatBytes, std::ssize(values), values.data());
     std::memcpy(dst, values.data(), static_cast<std::size_t>(bytes));

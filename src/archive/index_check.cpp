@@ -60,53 +60,84 @@ bool is_plain_name(const std::string& name) {
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-void check_index(const std::string& path, const Index& index) {
-  const auto corrupt = [&](const auto&... parts) {
-    fail(ErrorCode::kCorrupt, "'", path, "': ", parts...);
-  };
+namespace {
+
+/// One reader's look at an index: each step rests on those before.
+class IndexCheck {
+ public:
+  IndexCheck(const std::string& path, const Index& index) : path_(path), index_(index) {}
+
+  void check_files();
+  void check_tensors();
+  void check_ranges();
+  void check_aliases();
+
+ private:
   struct Filling {
     const StoredFile* file;
     std::int64_t end;
   };
-  std::map<std::string, Filling> filling;
-  for (const StoredFile& file : index.files) {
+
+  template <class... Parts>
+  [[noreturn]] void corrupt(const Parts&... parts) const {
+    fail(ErrorCode::kCorrupt, "'", path_, "': ", parts...);
+  }
+  void check_size(const Tensor& tensor, const std::string& where) const;
+
+  const std::string& path_;
+  const Index& index_;
+  std::map<std::string, Filling> filling_;
+  std::map<std::pair<std::string, std::int64_t>, const Tensor*> by_place_;
+  std::set<std::string> parameters_;
+};
+
+void IndexCheck::check_files() {
+  for (const StoredFile& file : index_.files) {
     if (!is_plain_name(file.name)) {
       corrupt("a file cannot be named '", file.name, "'");
     }
     if (file.head_bytes > file.bytes) {
       corrupt("file '", file.name, "' of ", file.bytes, " bytes has a head of ", file.head_bytes);
     }
-    filling[file.name] = {&file, file.head_bytes};
+    filling_[file.name] = {&file, file.head_bytes};
   }
-  std::map<std::pair<std::string, std::int64_t>, const Tensor*> by_place;
-  std::set<std::string> parameters;
-  for (const Tensor& tensor : index.tensors) {
+}
+
+void IndexCheck::check_size(const Tensor& tensor, const std::string& where) const {
+  const std::int64_t itemsize = format::element_bytes(tensor.dtype);
+  if (itemsize == 0) {
+    corrupt(where, " has the unknown dtype '", tensor.dtype, "'");
+  }
+  const auto bytes = format::detail::byte_count(tensor.shape, itemsize);
+  if (!bytes || *bytes != tensor.bytes) {
+    corrupt(where, " of ", tensor.dtype, " ", format::detail::shape_text(tensor.shape),
+            bytes ? " takes " + std::to_string(*bytes) + " bytes" : std::string(" overflows"),
+            ", but its range has ", tensor.bytes);
+  }
+}
+
+void IndexCheck::check_tensors() {
+  for (const Tensor& tensor : index_.tensors) {
     const std::string where =
         std::string(to_string(tensor.section)) + " tensor '" + tensor.name + "'";
-    const std::int64_t itemsize = format::element_bytes(tensor.dtype);
-    if (itemsize == 0) {
-      corrupt(where, " has the unknown dtype '", tensor.dtype, "'");
-    }
-    const auto bytes = format::detail::byte_count(tensor.shape, itemsize);
-    if (!bytes || *bytes != tensor.bytes) {
-      corrupt(where, " of ", tensor.dtype, " ", format::detail::shape_text(tensor.shape),
-              bytes ? " takes " + std::to_string(*bytes) + " bytes" : std::string(" overflows"),
-              ", but its range has ", tensor.bytes);
-    }
-    if (!filling.contains(tensor.file)) {
+    check_size(tensor, where);
+    if (!filling_.contains(tensor.file)) {
       corrupt(where, " lies in '", tensor.file, "', which is not among the files");
     }
     if (tensor.bytes > 0 &&
-        !by_place.emplace(std::pair(tensor.file, tensor.offset), &tensor).second) {
-      corrupt(where, " and '", by_place.at({tensor.file, tensor.offset})->name,
+        !by_place_.emplace(std::pair(tensor.file, tensor.offset), &tensor).second) {
+      corrupt(where, " and '", by_place_.at({tensor.file, tensor.offset})->name,
               "' both begin at byte ", tensor.offset, " of '", tensor.file, "'");
     }
     if (tensor.section == Section::kModel) {
-      parameters.insert(tensor.name);
+      parameters_.insert(tensor.name);
     }
   }
-  for (const auto& [place, tensor] : by_place) {
-    Filling& file = filling.at(place.first);
+}
+
+void IndexCheck::check_ranges() {
+  for (const auto& [place, tensor] : by_place_) {
+    Filling& file = filling_.at(place.first);
     if (tensor->offset != file.end) {
       corrupt("tensor '", tensor->name, "' begins at byte ", tensor->offset, " of '", place.first,
               "', expected ", file.end,
@@ -114,18 +145,31 @@ void check_index(const std::string& path, const Index& index) {
     }
     file.end += tensor->bytes;
   }
-  for (const auto& [name, file] : filling) {
+  for (const auto& [name, file] : filling_) {
     if (file.end != file.file->bytes) {
       corrupt("the tensors of '", name, "' end at byte ", file.end, " but the file has ",
               file.file->bytes);
     }
   }
-  for (const auto& [alias, name] : index.aliases) {
-    if (parameters.contains(alias) || !parameters.contains(name)) {
+}
+
+void IndexCheck::check_aliases() {
+  for (const auto& [alias, name] : index_.aliases) {
+    if (parameters_.contains(alias) || !parameters_.contains(name)) {
       corrupt("'", alias, "' is another name of '", name, "', ",
-              parameters.contains(alias) ? "yet a tensor has it" : "which is not there");
+              parameters_.contains(alias) ? "yet a tensor has it" : "which is not there");
     }
   }
+}
+
+}  // namespace
+
+void check_index(const std::string& path, const Index& index) {
+  IndexCheck check(path, index);
+  check.check_files();
+  check.check_tensors();
+  check.check_ranges();
+  check.check_aliases();
 }
 
 }  // namespace detail

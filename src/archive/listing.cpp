@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <ranges>
 #include <tuple>
 
 #include "archive/draft_files.hpp"
@@ -81,13 +82,13 @@ LatestCheckpoint latest_checkpoint(const std::string& root) {
   if (!fs::exists(root, ignored)) {
     return latest;
   }
-  std::vector<FoundCheckpoint> all = list_checkpoints(root);
-  for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    if (it->is_complete()) {
-      latest.found = *it;
+  const std::vector<FoundCheckpoint> all = list_checkpoints(root);
+  for (const FoundCheckpoint& checkpoint : std::views::reverse(all)) {
+    if (checkpoint.is_complete()) {
+      latest.found = checkpoint;
       break;
     }
-    latest.skipped.push_back(*it);
+    latest.skipped.push_back(checkpoint);
   }
   return latest;
 }

@@ -41,7 +41,7 @@ std::string broadcast_text(const World& world, const std::string& text, const st
   world.communicator().broadcast(length, 0, {.name = name})->wait();
   const std::int64_t bytes = *length.const_data_ptr<std::int64_t>();
   at::Tensor buffer = at::zeros({bytes}, at::kByte);
-  if (world.rank() == 0) {
+  if (world.rank() == 0 && bytes != 0) {
     std::memcpy(buffer.data_ptr(), text.data(), text.size());
   }
   world.communicator().broadcast(buffer, 0, {.name = name})->wait();

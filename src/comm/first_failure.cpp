@@ -35,6 +35,7 @@ struct FailureBoard::State {
   int size = 1;
   std::string failure_key;
   std::string readers_key;
+  std::string left_key;  ///< followed by a rank
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -100,6 +101,7 @@ std::string FailureBoard::State::ask(Milliseconds patience,
     lock.lock();
     is_reachable = false;
   } catch (...) {
+    return "";  // out of memory, say: as good as no answer
   }
   return "";
 }
@@ -157,6 +159,7 @@ FailureBoard::FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank, int 
   state_->size = size;
   state_->failure_key = "fsdp/failure/" + std::to_string(generation);
   state_->readers_key = "fsdp/failure_readers/" + std::to_string(generation);
+  state_->left_key = "fsdp/left/" + std::to_string(generation) + "/";
   std::thread([state = state_] { state->run(); }).detach();
 }
 
@@ -187,6 +190,14 @@ std::string FailureBoard::read(Milliseconds patience) noexcept {
     }
     return text;
   });
+}
+
+void FailureBoard::say_goodbye() noexcept {
+  add(state_->left_key + std::to_string(state_->rank), 1);
+}
+
+bool FailureBoard::has_left(int rank) noexcept {
+  return add(state_->left_key + std::to_string(rank), 0) > 0;
 }
 
 void FailureBoard::look_soon() noexcept {

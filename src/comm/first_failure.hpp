@@ -37,6 +37,10 @@ class FailureBoard {
   /// What the board says, waiting up to `patience` for somebody to write; empty when nobody did.
   std::string read(Milliseconds patience) noexcept;
 
+  /// Tells that this rank leaves in good order; before its connections are closed.
+  void say_goodbye() noexcept;
+  bool has_left(int rank) noexcept;
+
   /// Asks for a look at the board without waiting for it; has_failure() then tells.
   void look_soon() noexcept;
   bool has_failure() const noexcept;

@@ -92,8 +92,13 @@ GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPo
 
 GlooCommunicator::~GlooCommunicator() {
   // The peers will only see a closed connection.
-  if (!job_ && std::uncaught_exceptions() > 0 && !exchange_->is_broken()) {
+  if (job_ || exchange_->is_broken()) {
+    return;
+  }
+  if (std::uncaught_exceptions() > 0) {
     exchange_->board().publish("an exception ended it; its own output says which");
+  } else {
+    exchange_->board().say_goodbye();
   }
 }
 

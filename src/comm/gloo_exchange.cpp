@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "comm/broken_pipe.hpp"
+#include "comm/early_leave.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -56,11 +57,6 @@ at::Tensor view_bytes(const void* data, std::size_t bytes) {
                        at::TensorOptions(at::kByte));
 }
 
-[[noreturn]] void fail_to_post(int peer, const std::exception& error) {
-  fail(ErrorCode::kPeerFailed, "lost rank ", peer, " before this collective (", cause_of(error),
-       ")");
-}
-
 }  // namespace
 
 std::string cause_of(const std::exception& error) {
@@ -76,7 +72,8 @@ C10dWork GlooExchange::post_send(const void* data, std::size_t bytes, int peer, 
   try {
     return backend_->send(argument_, peer, tag);
   } catch (const std::exception& error) {
-    fail_to_post(peer, error);
+    fail(ErrorCode::kPeerFailed,
+         describe_loss(peer, "before this collective (" + cause_of(error) + ")"));
   }
 }
 
@@ -86,7 +83,8 @@ C10dWork GlooExchange::post_receive(void* data, std::size_t bytes, int peer, int
   try {
     return backend_->recv(argument_, peer, tag);
   } catch (const std::exception& error) {
-    fail_to_post(peer, error);
+    fail(ErrorCode::kPeerFailed,
+         describe_loss(peer, "before this collective (" + cause_of(error) + ")"));
   }
 }
 
@@ -183,6 +181,11 @@ void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const st
     text = here + " cannot complete; first failure: " + first;
   }
   fail(symptom == Symptom::kTimeout ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
+}
+
+std::string GlooExchange::describe_loss(int peer, const std::string& when) {
+  const std::string name = "rank " + std::to_string(peer);
+  return board_.has_left(peer) ? describe_early_leave(name) : "lost " + name + " " + when;
 }
 
 std::vector<std::optional<Fingerprint>> GlooExchange::ask_peers(const Fingerprint& mine) {

@@ -93,6 +93,9 @@ class GlooExchange {
   /// first, else the first failure of the job.
   [[noreturn]] void fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own);
 
+  /// Why `peer` has closed its connection, `when` this rank needed it; for fail_group().
+  std::string describe_loss(int peer, const std::string& when);
+
   /// Collectives that were started and are not complete, oldest first. Their owners keep the list.
   std::vector<Flight*>& open() { return open_; }
 

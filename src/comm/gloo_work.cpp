@@ -184,8 +184,8 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t m
   } catch (const std::exception& error) {
     cause = cause_of(error);
   }
-  const std::string peer = std::to_string(flight.seat->ranks[member]);
-  const std::string waited_for = what + peer;
+  const int peer = flight.seat->ranks[member];
+  const std::string waited_for = what + std::to_string(peer);
   switch (guarded.end()) {
     case Watchdog::Verdict::kTimeout: give_up(flight, waited_for);
     case Watchdog::Verdict::kTold:
@@ -194,9 +194,9 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t m
     case Watchdog::Verdict::kNothing: break;
   }
   close_connections(flight);
-  exchange_->fail_group(
-      flight.mine, Symptom::kLostPeer,
-      "lost rank " + peer + " while it waited for " + waited_for + " (" + cause + ")" + note());
+  exchange_->fail_group(flight.mine, Symptom::kLostPeer,
+                        exchange_->describe_loss(peer, "while it waited for " + waited_for + " (" +
+                                                           cause + ")" + note()));
 }
 
 /// The time is up: says who is missing, before the connections are closed.

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/early_leave.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -234,10 +235,16 @@ void ShmExchange::check(const End& end, const char* what) {
            ": the group has recovered meanwhile");
     case End::kFailed:
       side_->fail_group(mine_, ErrorCode::kPeerFailed, "was told that a peer failed");
+    case End::kLeft:
+      side_->fail_group(mine_, ErrorCode::kPeerFailed,
+                        describe_early_leave(group_.describe_process(end.rank)) +
+                            "; this rank needed it " + what);
     case End::kLost:
       side_->fail_group(mine_, ErrorCode::kPeerFailed,
                         "lost " + group_.describe_process(end.rank) +
-                            ", which has ended or left the group; this rank needed it " + what);
+                            ": its process has ended, killed or by exit(), its own output may say "
+                            "why; this rank needed it " +
+                            what);
     case End::kTimeout: break;
   }
   const std::string missing = group_.list_missing(ticket_);

@@ -132,9 +132,10 @@ Split split(const Corpus& corpus, std::int64_t sequence, double fraction) {
   FSDP_CHECK(fraction > 0 && fraction < 1, ErrorCode::kInvalidArgument, "a validation part of ",
              fraction, " is not between 0 and 1");
   const std::int64_t tokens = corpus.tokens();
-  FSDP_CHECK(tokens / 2 >= sequence + 1, ErrorCode::kInvalidArgument, "'", corpus.path(), "' has ",
-             tokens, " tokens; training and validation take at least ", 2 * (sequence + 1),
-             " at a sequence of ", sequence);
+  // No sum before this: the sequence may be the largest integer.
+  FSDP_CHECK(tokens / 2 > sequence, ErrorCode::kInvalidArgument, "'", corpus.path(), "' has ",
+             tokens, " tokens; training and validation take more than ", sequence,
+             " each at a sequence of ", sequence);
   const auto wanted =
       static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * fraction));
   const std::int64_t validation = std::clamp(wanted, sequence + 1, tokens - (sequence + 1));

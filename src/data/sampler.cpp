@@ -37,8 +37,8 @@ constexpr std::uint64_t feistel(std::uint64_t x, std::uint64_t key, int half_bit
 }  // namespace
 
 Windows::Windows(Range range, std::int64_t sequence) : range_(range), sequence_(sequence) {
-  FSDP_CHECK(sequence > 0 && range.size() >= sequence + 1, ErrorCode::kInvalidArgument,
-             "windows of ", sequence, " tokens and a target do not fit ", range.size(), " tokens");
+  FSDP_CHECK(sequence > 0 && range.size() > sequence, ErrorCode::kInvalidArgument, "windows of ",
+             sequence, " tokens and a target do not fit ", range.size(), " tokens");
   count_ = (range.size() - 1 + sequence - 1) / sequence;
 }
 

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "fsdp/base/error.hpp"
+#include "models/parameter_limit.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -25,6 +26,20 @@ const std::array<Preset, 6>& presets() {
       {"gpt2-xl", {.vocab = 50257, .width = 1600, .layers = 48, .heads = 25, .context = 1024}},
   }};
   return kPresets;
+}
+
+/// In std::int64_t for a valid configuration, in double for one that may be too large.
+template <class Number>
+Number count(const GPTConfig& config) {
+  const auto width = static_cast<Number>(config.width);
+  const auto inner = static_cast<Number>(config.effective_inner());
+  const auto vocab = static_cast<Number>(config.vocab);
+  const Number attention = 4 * width * width + 4 * width;
+  const Number mlp = 2 * width * inner + inner + width;
+  const Number block = attention + mlp + 4 * width;  // two LayerNorms
+  const Number embeddings = (vocab + static_cast<Number>(config.context)) * width;
+  return embeddings + static_cast<Number>(config.layers) * block + 2 * width +
+         (config.tied ? 0 : vocab * width);
 }
 
 }  // namespace
@@ -58,17 +73,10 @@ void validate(const GPTConfig& config) {
   check(config.dropout >= 0.0 && config.dropout < 1.0, "dropout is ", config.dropout,
         ", must be at least 0 and below 1");
   FSDP_CHECK(problems.tellp() == 0, ErrorCode::kInvalidArgument, "model: ", problems.str());
+  check_parameter_count(count<double>(config));
 }
 
-std::int64_t parameter_count(const GPTConfig& config) {
-  const std::int64_t width = config.width;
-  const std::int64_t inner = config.effective_inner();
-  const std::int64_t attention = 4 * width * width + 4 * width;
-  const std::int64_t mlp = 2 * width * inner + inner + width;
-  const std::int64_t block = attention + mlp + 4 * width;  // two LayerNorms
-  const std::int64_t embeddings = (config.vocab + config.context) * width;
-  return embeddings + config.layers * block + 2 * width + (config.tied ? 0 : config.vocab * width);
-}
+std::int64_t parameter_count(const GPTConfig& config) { return count<std::int64_t>(config); }
 
 GPTConfig preset(const std::string& name) {
   std::string names;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "fsdp/base/error.hpp"
+#include "models/parameter_limit.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -61,6 +62,22 @@ float llama3_frequency(float frequency, const RopeConfig& rope) {
   return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
+/// In std::int64_t for a valid configuration, in double for one that may be too large.
+template <class Number>
+Number count(const LlamaConfig& config) {
+  const auto width = static_cast<Number>(config.width);
+  const auto inner = static_cast<Number>(config.inner);
+  const auto head_width = static_cast<Number>(config.effective_head_width());
+  const Number queries = static_cast<Number>(config.heads) * head_width;
+  const Number keys = static_cast<Number>(config.kv_heads) * head_width;
+  const Number attention = 2 * width * queries + 2 * width * keys +
+                           (config.attention_bias ? queries + 2 * keys + width : 0);
+  const Number mlp = 3 * width * inner + (config.mlp_bias ? 2 * inner + width : 0);
+  const Number block = attention + mlp + 2 * width;  // two RMSNorms
+  return static_cast<Number>(config.vocab) * width * (config.tied ? 1 : 2) +
+         static_cast<Number>(config.layers) * block + width;
+}
+
 }  // namespace
 
 const char* to_string(RopeScaling scaling) {
@@ -106,19 +123,10 @@ void validate(const LlamaConfig& config) {
                  ", must be at least 0 and below 1");
   check_rope(config.rope, problems);
   problems.raise_if_any();
+  check_parameter_count(count<double>(config));
 }
 
-std::int64_t parameter_count(const LlamaConfig& config) {
-  const std::int64_t width = config.width;
-  const std::int64_t queries = config.heads * config.effective_head_width();
-  const std::int64_t keys = config.kv_heads * config.effective_head_width();
-  const std::int64_t attention = 2 * width * queries + 2 * width * keys +
-                                 (config.attention_bias ? queries + 2 * keys + width : 0);
-  const std::int64_t mlp =
-      3 * width * config.inner + (config.mlp_bias ? 2 * config.inner + width : 0);
-  const std::int64_t block = attention + mlp + 2 * width;  // two RMSNorms
-  return config.vocab * width * (config.tied ? 1 : 2) + config.layers * block + width;
-}
+std::int64_t parameter_count(const LlamaConfig& config) { return count<std::int64_t>(config); }
 
 std::vector<float> rope_frequencies(const LlamaConfig& config) {
   const std::int64_t width = config.effective_head_width();

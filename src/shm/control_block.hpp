@@ -20,7 +20,7 @@ constexpr std::size_t kRing = 64;
 /// Sources up to this size travel in the slot: nobody has to wait until they are read.
 constexpr std::size_t kInlineBytes = 3072;
 /// A rank's staging, in two halves: what sources in private memory pass through.
-constexpr std::size_t kStagingBytes = 512 * 1024;
+constexpr std::size_t kStagingBytes = std::size_t{512} * 1024;
 /// Segments of one rank that peers may read in place.
 constexpr std::size_t kSegments = 64;
 constexpr std::size_t kFailureWords = 128;

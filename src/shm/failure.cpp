@@ -26,14 +26,21 @@ bool Group::has_process_ended(std::size_t peer) const {
   return process && process->has_ended();
 }
 
+/// A process that has ended may have left before: the order of the looks tells.
+std::optional<WaitEnd> Group::find_absence(std::size_t peer) const {
+  const bool has_ended = has_process_ended(peer);
+  if (block(peer).presence.load(std::memory_order_seq_cst) == Presence::kLeft) {
+    return WaitEnd{WaitEnd::kLeft, job_rank_of(peer)};
+  }
+  return has_ended ? std::optional(WaitEnd{WaitEnd::kLost, job_rank_of(peer)}) : std::nullopt;
+}
+
 /// Bad news for a wait in `ticket` for `peer`; ticket 0 is set-up or recovery.
 std::optional<WaitEnd> Group::judge(std::size_t peer, Ticket ticket) const {
   // Before the failure is looked for: whoever leaves has told the cause before.
-  const bool is_lost = block(peer).presence.load(std::memory_order_seq_cst) == Presence::kLeft ||
-                       has_process_ended(peer);
-  const WaitEnd lost{WaitEnd::kLost, job_rank_of(peer)};
+  const std::optional<WaitEnd> absence = find_absence(peer);
   if (ticket == 0) {
-    return is_lost ? std::optional(lost) : std::nullopt;
+    return absence;
   }
   if (header().generation.load(std::memory_order_acquire) != generation() ||
       is_between_generations()) {
@@ -46,7 +53,7 @@ std::optional<WaitEnd> Group::judge(std::size_t peer, Ticket ticket) const {
   if (is_in(state(peer, ticket), ticket, Phase::kDropped)) {
     return WaitEnd{WaitEnd::kDropped, job_rank_of(peer)};
   }
-  return is_lost ? std::optional(lost) : std::nullopt;
+  return absence;
 }
 
 void Group::look_elsewhere() {

@@ -27,7 +27,8 @@ struct WaitEnd {
     kTimeout,
     kFailed,     ///< a first failure has been told: see Group::first_failure()
     kDropped,    ///< `rank` has withdrawn from this exchange
-    kLost,       ///< `rank` has left, or its process has ended
+    kLeft,       ///< `rank` has left in good order
+    kLost,       ///< the process of `rank` has ended without leaving
     kRecovered,  ///< the ticket is of an earlier generation
   };
   Kind kind = kReady;
@@ -157,6 +158,7 @@ class Group {
   template <class Ready>
   WaitEnd await_each(Ticket ticket, Clock::time_point deadline, Ready ready);
   std::optional<WaitEnd> judge(std::size_t peer, Ticket ticket) const;
+  std::optional<WaitEnd> find_absence(std::size_t peer) const;
   bool has_process_ended(std::size_t peer) const;
 
   const Group& whole() const { return whole_ ? *whole_ : *this; }

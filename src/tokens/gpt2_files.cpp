@@ -48,7 +48,9 @@ void add_byte_level_merge(BpeParts& parts, const std::string& path, std::size_t 
   };
   const auto left_bytes = bytes_of_symbols(left), right_bytes = bytes_of_symbols(right);
   const auto left_id = find(left_bytes), right_id = find(right_bytes);
-  const auto joined = left_id && right_id ? find(*left_bytes + *right_bytes) : std::nullopt;
+  const auto joined = left_bytes && right_bytes && left_id && right_id
+                          ? find(*left_bytes + *right_bytes)
+                          : std::nullopt;
   FSDP_CHECK(joined, ErrorCode::kCorrupt, "'", path, "': merge ", number, " joins '",
              printable(left), "' and '", printable(right), "', but the vocabulary lacks ",
              !left_id    ? "the first"

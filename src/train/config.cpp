@@ -47,6 +47,32 @@ class Problems {
 constexpr std::int64_t kLimit = std::int64_t{1} << 24;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 38;
 
+/// The sequences of a step, over ranks and micro-steps. Divides, because products of numbers that
+/// nobody has checked yet overflow.
+void check_division(const TrainConfig& config, int ranks, Problems& problems) {
+  const std::int64_t batch = config.batch;
+  if (ranks < 1 || config.global_batch < 1 || batch < 0) {
+    return;  // told elsewhere
+  }
+  const bool divides = config.global_batch % ranks == 0;
+  const std::int64_t of_a_rank = config.global_batch / ranks;
+  if (batch == 0 && config.accumulate <= 1) {
+    problems.check(divides, "--global-batch ", config.global_batch, " is not divisible by ", ranks,
+                   " ranks");
+  } else if (batch == 0) {
+    problems.check(divides && of_a_rank % config.accumulate == 0, "--global-batch ",
+                   config.global_batch, " is not divisible by ", ranks, " ranks x --accumulate ",
+                   config.accumulate);
+  } else if (config.accumulate > 0) {
+    problems.check(divides && of_a_rank % batch == 0 && of_a_rank / batch == config.accumulate,
+                   "--global-batch ", config.global_batch, " is not ", ranks, " ranks x --batch ",
+                   batch, " x --accumulate ", config.accumulate, "; leave one of them out");
+  } else {
+    problems.check(divides && of_a_rank % batch == 0, "--global-batch ", config.global_batch,
+                   " is not divisible by ", ranks, " ranks x --batch ", batch);
+  }
+}
+
 void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   const auto positive = [&](const char* flag, std::int64_t value) {
     problems.check(value >= 1, flag, " is ", value, ", must be at least 1");
@@ -70,25 +96,7 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
   limited("--steps", config.steps, kMostSteps);
   problems.check(config.sequence <= models::sizes(config.model).context, "--seq ", config.sequence,
                  " does not fit the model's context of ", models::sizes(config.model).context);
-  if (ranks >= 1 && config.global_batch >= 1 && config.batch >= 0 && config.batch <= kLimit) {
-    const std::int64_t batch = config.batch;
-    if (batch == 0 && config.accumulate <= 1) {
-      problems.check(config.global_batch % ranks == 0, "--global-batch ", config.global_batch,
-                     " is not divisible by ", ranks, " ranks");
-    } else if (batch == 0) {
-      problems.check(config.global_batch % (ranks * config.accumulate) == 0, "--global-batch ",
-                     config.global_batch, " is not divisible by ", ranks, " ranks x --accumulate ",
-                     config.accumulate);
-    } else if (config.accumulate > 0) {
-      problems.check(config.global_batch == ranks * batch * config.accumulate, "--global-batch ",
-                     config.global_batch, " is not ", ranks, " ranks x --batch ", batch,
-                     " x --accumulate ", config.accumulate, "; leave one of them out");
-    } else {
-      problems.check(config.global_batch % (ranks * batch) == 0, "--global-batch ",
-                     config.global_batch, " is not divisible by ", ranks, " ranks x --batch ",
-                     batch);
-    }
-  }
+  check_division(config, ranks, problems);
   problems.check(std::isfinite(config.lr) && config.lr > 0, "--lr is ", config.lr,
                  ", must be positive");
   problems.check(config.effective_min_lr() <= config.lr, "--min-lr ", config.min_lr,
@@ -150,8 +158,8 @@ void check_sharding(const TrainConfig& config, int ranks, Problems& problems) {
   problems.check(!is_low || config.dtype == WeightType::kFloat32,
                  "--param-dtype and --reduce-dtype are for float32 weights, --dtype is ",
                  to_string(config.dtype));
-  const bool accumulates =
-      config.accumulate > 1 || (config.batch > 0 && config.batch * ranks < config.global_batch);
+  const bool accumulates = config.accumulate > 1 || (config.batch > 0 && ranks >= 1 &&
+                                                     config.batch < config.global_batch / ranks);
   problems.check(
       config.micro_step_sync == GradientSync::kEveryBackward || accumulates,
       "--defer without --accumulate or --batch: a step of one micro-step defers nothing");

@@ -75,5 +75,62 @@ class ChecksTest(unittest.TestCase):
         self.assertEqual(self.run_check("faults"), (0, ""))
 
 
+class TestEverythingTest(unittest.TestCase):
+    """./dev test --all over a runner of its own, which leaves the reports that the real one leaves."""
+
+    STUBS = """
+        set -euo pipefail
+        root=$1
+        source "$2"
+        say() { printf '%s\\n' "$*" >&2; }
+        prepare() { [[ $preset != "$no_build" ]]; }
+        command_lint() { [[ $lint == ok ]]; }
+        run_ctest() {
+          mkdir -p "$root/build/$1"
+          local failures=0 text=""
+          if [[ $1 == "$bad" ]]; then
+            failures=1 text='<testcase name="shm_test" classname="a" time="1" status="fail">'
+          fi
+          printf '<testsuite name="L" tests="7" failures="%d" disabled="0" skipped="2" >\\n%s\\n' \\
+            $failures "$text" >"$root/build/$1/tests.xml"
+          return $failures
+        }
+        test_everything
+    """
+
+    def run_everything(self, bad="", no_build="", lint="ok"):
+        with tempfile.TemporaryDirectory() as root:
+            done = subprocess.run(
+                ["bash", "-c", self.STUBS, "bash", root, str(TOOLS / "test.sh")],
+                env={"bad": bad, "no_build": no_build, "lint": lint, "PATH": "/usr/bin:/bin"},
+                capture_output=True,
+                text=True,
+            )
+            return done.returncode, done.stderr
+
+    def test_all_parts_pass(self):
+        code, text = self.run_everything()
+        self.assertEqual(code, 0, text)
+        self.assertIn("./dev test --all: about", text)
+        for part in ("release", "dev", "asan", "tsan"):
+            self.assertRegex(text, f"  {part} +passed: 5 tests, 2 skipped")
+        self.assertRegex(text, "  lint +passed,")
+
+    def test_a_failed_test_of_any_part_fails_and_is_named_and_the_other_parts_run(self):
+        for part in ("release", "dev", "asan", "tsan"):
+            code, text = self.run_everything(bad=part)
+            self.assertEqual(code, 1)
+            self.assertRegex(text, f"  {part} +FAILED: 1 of 7 tests: shm_test")
+            self.assertEqual(text.count("passed"), 4)
+
+    def test_what_does_not_build_and_a_bad_lint_fail(self):
+        code, text = self.run_everything(no_build="asan")
+        self.assertEqual(code, 1)
+        self.assertIn("FAILED: it does not build", text)
+        code, text = self.run_everything(lint="bad")
+        self.assertEqual(code, 1)
+        self.assertRegex(text, "  lint +FAILED")
+
+
 if __name__ == "__main__":
     unittest.main()

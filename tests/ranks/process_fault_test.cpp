@@ -128,7 +128,24 @@ TEST_P(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
     EXPECT_THAT(results[rank].output, AllOf(HasSubstr("h.5"), HasSubstr("rank 1")));
-    EXPECT_LT(results[rank].duration, seconds(10));
+    EXPECT_LT(results[rank].duration, test::in_time(seconds(10)));
+  }
+}
+
+TEST_P(Processes, ARankThatIsDoneEarlyIsSaidToHaveLeftNotToBeLost) {
+  const auto results = run_worlds(GetParam(), 3, [](World world) {
+    const World mine = std::move(world);
+    const int calls = mine.rank() == 1 ? 2 : 3;
+    for (int i = 0; i < calls; ++i) {
+      gather(8, at::kFloat, 5, "h.5")(mine.communicator())->wait();
+    }
+  });
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(results[rank].exit_code, code_of(ErrorCode::kPeerFailed)) << results[rank].output;
+    EXPECT_THAT(results[rank].output,
+                AllOf(HasSubstr("h.5"), HasSubstr("rank 1"), HasSubstr("has left the job early")));
+    EXPECT_LT(results[rank].duration, test::in_time(seconds(10)));
   }
 }
 
@@ -146,7 +163,7 @@ TEST_P(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
     EXPECT_THAT(results[rank].exit_code,
                 testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)));
     EXPECT_THAT(results[rank].output, AllOf(HasSubstr("missing: 2"), HasSubstr("h.5")));
-    EXPECT_LT(results[rank].duration, seconds(6));
+    EXPECT_LT(results[rank].duration, test::in_time(seconds(6)));
   }
 }
 

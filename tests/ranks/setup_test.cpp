@@ -86,7 +86,7 @@ TEST(Setup, Fault132_WhoIsMissingIsSaidEarlyAndAtTheEnd) {
   for (const std::size_t rank : {0u, 2u}) {
     const std::string who = "rank " + std::to_string(rank) + " of 3";
     EXPECT_EQ(ranks[rank].exit_code, 1);
-    EXPECT_LT(ranks[rank].duration, seconds(10)) << "the limit is 3 s";
+    EXPECT_LT(ranks[rank].duration, test::in_time(seconds(10))) << "the limit is 3 s";
     EXPECT_THAT(
         ranks[rank].output,
         AllOf(testing::ContainsRegex("info: " + who +
@@ -167,7 +167,7 @@ TEST(Setup, Fault127_AnotherTransportIsAnErrorOnAll) {
       {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
   for (const ProcessResult& rank : ranks) {
     EXPECT_EQ(rank.exit_code, 1);
-    EXPECT_LT(rank.duration, seconds(20)) << "the limit is 30 s";
+    EXPECT_LT(rank.duration, test::in_time(seconds(20))) << "the limit is 30 s";
     EXPECT_THAT(rank.output,
                 AnyOf(HasSubstr("transport is 'shm' in rank 2 and 'gloo' in another"),
                       HasSubstr("transport is 'gloo' in rank 0 and 'shm' in another"),

@@ -176,7 +176,7 @@ void supervise(std::vector<Child>& children, std::vector<ProcessResult>& results
         results[i].killed_by_test = killed;
       }
     }
-    if (!killed && Clock::now() - start > options.limit) {
+    if (!killed && Clock::now() - start > in_time(options.limit)) {
       killed = true;
       for (const Child& child : children) {
         if (!child.ended) {
@@ -207,6 +207,10 @@ void supervise(std::vector<Child>& children, std::vector<ProcessResult>& results
 }
 
 }  // namespace
+
+std::chrono::milliseconds in_time(std::chrono::milliseconds limit) {
+  return limit * FSDP_TEST_TIME_FACTOR;
+}
 
 std::vector<ProcessResult> run_processes(int size, const std::string& name,
                                          const std::function<void(int rank)>& body,

@@ -28,7 +28,12 @@ struct Disturbance {
   std::chrono::milliseconds after{};
 };
 
+/// What a process may take at most, start included: `limit` in a plain build, as many times longer
+/// under a sanitizer as the watchdog's.
+std::chrono::milliseconds in_time(std::chrono::milliseconds limit);
+
 struct ProcessOptions {
+  /// See in_time().
   std::chrono::milliseconds limit = std::chrono::seconds(50);
   /// A rank that gets SIGSTOP is killed when all others have ended.
   std::optional<Disturbance> disturbance = {};

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "fsdp/base/error.hpp"
+#include "support/error_of.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -184,6 +185,15 @@ TEST(ModelConfigTest, StoredNamesBecomeOurs) {
   EXPECT_EQ(parameter_of(gpt_config, "lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(published_name(gpt_config, "lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(published_name(gpt_config, "wte.weight"), "transformer.wte.weight");
+}
+
+TEST(ModelConfigTest, SizesWhoseProductOverflowsAreRefused) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  const GPTConfig gpt{.width = kMost, .layers = kMost, .heads = 1};
+  EXPECT_THAT(test::error_of([&] { validate(gpt); }), HasSubstr("parameters, must be at most"));
+  LlamaConfig rotary;
+  rotary.width = rotary.layers = rotary.inner = kMost;
+  EXPECT_THAT(test::error_of([&] { validate(rotary); }), HasSubstr("parameters, must be at most"));
 }
 
 }  // namespace

@@ -248,7 +248,7 @@ TEST(Group, ARankThatLeavesEndsWaitsForIt) {
     group.finish(ticket);
     if (group.rank() == 0) {
       const WaitEnd end = group.await_posted(post(group, {}), soon());
-      EXPECT_EQ(end.kind, WaitEnd::kLost);
+      EXPECT_EQ(end.kind, WaitEnd::kLeft);
       EXPECT_EQ(end.rank, 1);
     }
   });

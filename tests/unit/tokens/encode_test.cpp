@@ -194,7 +194,7 @@ TEST(BytesTest, AreTheirValues) {
   EXPECT_EQ(tokenizer->vocab_size(), 256);
   EXPECT_THAT(tokenizer->encode("A\xff\n"), ElementsAre(65, 255, 10));
   std::string text;
-  for (int i = 0; i < 100'000; ++i) {
+  for (unsigned i = 0; i < 100'000; ++i) {
     text.push_back(static_cast<char>(i * i));
   }
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);

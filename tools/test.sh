@@ -1,0 +1,106 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# Part of ./dev: runs the tests. Expects root, preset and the functions of ./dev.
+# shellcheck disable=SC2154,SC2034
+
+command_test() {
+  local all=no arguments=()
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --all) all=yes ;;
+      *) arguments+=("$1") ;;
+    esac
+    shift
+  done
+  if [[ $all == yes ]]; then
+    test_everything "${arguments[@]}"
+  else
+    prepare all
+    run_ctest release -LE slow "${arguments[@]}"
+  fi
+}
+
+# run_ctest PRESET [ctest options]: the runner's lines as they are; a report for .ci/run beside them.
+run_ctest() {
+  local name=$1
+  shift
+  (cd "$root" && ctest --preset "$name" -j "$(jobs)" --output-junit "$root/build/$name/tests.xml" "$@")
+}
+
+# ./dev test --all -----------------------------------------------------------------------------------
+
+# What it runs: preset, target to build, minutes (two cores, built before), and what that is.
+everything='release all 40 all tests, the slow ones too
+dev all 10 the tests of the engine, with the assertions of the headers of LibTorch
+asan all 60 all tests but packaging, under the address and undefined-behaviour sanitizers
+tsan torch_free_tests 6 the tests without LibTorch, under the thread sanitizer
+lint - 15 formatting, own checks, clang-tidy, each public header alone'
+
+# Runs each part whatever became of those before, then sums up; fails when one of them failed.
+test_everything() {
+  local part target minutes what total=0 started summary=() failed=no line
+  while read -r part target minutes what; do total=$((total + minutes)); done <<<"$everything"
+  say "./dev test --all: about $total minutes on two cores, and as long again for a first build"
+  while read -r part target minutes what; do
+    say "$(printf '  %-8s %3d min  %s' "$part" "$minutes" "$what")"
+  done <<<"$everything"
+  while read -r part target minutes what <&3; do
+    say ""
+    say "== $part: $what (about $minutes minutes)"
+    started=$SECONDS
+    line=$(part_result "$part" "$target" "$@")
+    summary+=("$(printf '  %-8s %s, %s' "$part" "$line" "$(duration $((SECONDS - started)))")")
+    [[ $line == passed* ]] || failed=yes
+  done 3<<<"$everything"
+  say ""
+  say "Summary of ./dev test --all"
+  printf '%s\n' "${summary[@]}" >&2
+  [[ $failed == no ]]
+}
+
+# part_result PART TARGET [ctest options]: runs a part, its lines on standard error, and prints how it
+# went: "passed ..." or "FAILED ...".
+part_result() {
+  local part=$1 target=$2 report status=0
+  shift 2
+  if [[ $part == lint ]]; then
+    if (command_lint --all) >&2; then printf 'passed'; else printf 'FAILED: see above'; fi
+    return
+  fi
+  report=$root/build/$part/tests.xml
+  rm -f "$report"
+  if ! (preset=$part && prepare "$target") >&2; then
+    printf 'FAILED: it does not build'
+    return
+  fi
+  # Options that select tests may select none of some part.
+  [[ $# -eq 0 ]] || set -- --no-tests=ignore "$@"
+  # Debug: what LibTorch's headers assert without NDEBUG concerns the engine.
+  [[ $part != dev ]] || set -- -L parity "$@"
+  run_ctest "$part" "$@" >&2 || status=$?
+  describe_report "$report" "$status"
+}
+
+# describe_report REPORT STATUS: the runner's report in a few words, by its first element.
+describe_report() {
+  local failed skipped total names
+  if [[ ! -s $1 ]]; then
+    if [[ $2 -eq 0 ]]; then printf 'passed: no test is selected'; else printf 'FAILED: no report'; fi
+    return
+  fi
+  total=$(report_number tests "$1")
+  failed=$(report_number failures "$1")
+  skipped=$(($(report_number skipped "$1") + $(report_number disabled "$1")))
+  if [[ $2 -eq 0 ]]; then
+    printf 'passed: %d tests' "$((total - skipped))"
+  else
+    names=$(sed -n 's/.*<testcase name="\([^"]*\)".* status="fail".*/\1/p' "$1" | tr '\n' ' ')
+    printf 'FAILED: %d of %d tests: %s' "$failed" "$total" "${names% }"
+  fi
+  [[ $skipped -eq 0 ]] || printf ', %d skipped (what they need is not here)' "$skipped"
+}
+
+# report_number ATTRIBUTE REPORT
+report_number() { grep -o "\b$1=\"[0-9]*\"" "$2" | head -n 1 | tr -dc '0-9'; }
+
+duration() { printf '%d min %d s' $(($1 / 60)) $(($1 % 60)); }
