@@ -98,6 +98,8 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     times = {system: harness.step_time(runs[system]) for system in runs}
     compute, collectives = times[harness.BOUND][0], times[harness.TRAFFIC][0]
+    # What both ranks' cores spend on the collectives alone: computation has to do without.
+    collectives_cpu = harness.middle([run.cpu_ms for run in runs[harness.TRAFFIC]])[0]
     bound = max(compute, collectives)
     return [
         {
@@ -109,6 +111,7 @@ def rows_of(
             "spread": times[system][1],
             "compute_ms": compute,
             "collectives_ms": collectives,
+            "collectives_cpu_ms": collectives_cpu,
             "ratio_to_bound": round(times[system][0] / bound, 3),
             "exposed_share": round(max(0.0, times[system][0] - compute) / collectives, 3),
         }
@@ -132,6 +135,7 @@ def main() -> None:
             shape = harness.SHAPES[arguments.shape]
             rows += measure_rate(link, gbit, shape, length, arguments.rounds)
     columns = ("gbit", "system", "step_ms", "spread", "compute_ms", "collectives_ms")
+    columns += ("collectives_cpu_ms",)
     harness.print_table(rows, (*columns, "ratio_to_bound", "exposed_share"))
     harness.write_json("link", rows)
     plots.link(rows)
