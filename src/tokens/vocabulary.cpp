@@ -15,8 +15,8 @@ void Vocabulary::place(std::int64_t id, std::string bytes) {
     tokens_.resize(index + 1);
   }
   FSDP_CHECK(!tokens_[index], ErrorCode::kCorrupt, "'", path_, "': the id ", id,
-             " belongs to the token '", printable(tokens_[index].value_or("")), "' and to '", printable(bytes),
-             "'");
+             " belongs to the token '", printable(tokens_[index].value_or("")), "' and to '",
+             printable(bytes), "'");
   tokens_[index] = std::move(bytes);
 }
 
