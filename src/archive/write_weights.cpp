@@ -103,6 +103,7 @@ void write_directory(const WeightSource& source, const FilePlan& plan, const std
     detail::fail_io("create directory", path);
   }
   std::vector<std::string> paths;
+  paths.reserve(plan.files.size());
   for (const PlannedFile& planned : plan.files) {
     paths.push_back(path + "/" + planned.name);
   }

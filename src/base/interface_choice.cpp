@@ -17,7 +17,7 @@ std::string variable() {
   return value == nullptr ? "" : value;
 }
 
-bool is_link_local(const Address& address) { return address.host().rfind("fe80:", 0) == 0; }
+bool is_link_local(const Address& address) { return address.host().starts_with("fe80:"); }
 
 /// Of the wanted family if there is one; an address for this link only comes last.
 const Address& best_address(const std::vector<Address>& addresses, int family) {
@@ -57,7 +57,7 @@ std::vector<InterfaceChoice> choose_named_interfaces(const std::string& names, i
     FSDP_CHECK(
         problem == nullptr, ErrorCode::kInvalidArgument, kVariable, " is '", names, "', but '",
         name, "' ", problem, "; there are ", to_text(interfaces),
-        name.rfind('^', 0) == 0 ? ". To exclude one is not possible: name the one to use" : "");
+        name.starts_with('^') ? ". To exclude one is not possible: name the one to use" : "");
     choices.push_back({.interface = name,
                        .address = best_address(found->addresses, family).host(),
                        .reason = kVariable});

@@ -90,7 +90,7 @@ std::string Address::text() const {
 
 bool Address::is_loopback() const {
   const std::string literal = host();
-  return literal.rfind("127.", 0) == 0 || literal == "::1" || literal.rfind("::ffff:127.", 0) == 0;
+  return literal.starts_with("127.") || literal == "::1" || literal.starts_with("::ffff:127.");
 }
 
 std::string endpoint_text(const std::string& host, std::uint16_t port) {

@@ -63,7 +63,7 @@ std::string cause_of(const std::exception& error) {
   std::string text = base::first_line(error.what());
   text = text.substr(0, text.find(". This is typically"));
   const auto source = text.find("] ");
-  return text.rfind("[/", 0) == 0 && source != std::string::npos ? text.substr(source + 2) : text;
+  return text.starts_with("[/") && source != std::string::npos ? text.substr(source + 2) : text;
 }
 
 C10dWork GlooExchange::post_send(const void* data, std::size_t bytes, int peer, int tag) {
@@ -177,7 +177,7 @@ void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const st
     text +=
         ". The job's store, on rank 0 or torchrun's agent, does not answer either: it ended "
         "first";
-  } else if (first.rfind(who, 0) != 0 && !first.empty()) {
+  } else if (!first.starts_with(who) && !first.empty()) {
     text = here + " cannot complete; first failure: " + first;
   }
   fail(symptom == Symptom::kTimeout ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);

@@ -72,6 +72,7 @@ std::vector<std::string> describe_others(const std::vector<RankEnd>& ends,
     group->second.push_back(entry.first);
   }
   std::vector<std::string> lines;
+  lines.reserve(groups.size());
   for (const auto& [text, ranks] : groups) {
     lines.push_back("fsdp run: " + describe_ranks(ranks) + " " + text + "\n");
   }

@@ -37,7 +37,7 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
 std::string own_group(const std::string& root) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("0::", 0) == 0) {
+    if (line.starts_with("0::")) {
       return line.substr(3);
     }
   }

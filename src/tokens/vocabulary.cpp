@@ -15,8 +15,8 @@ void Vocabulary::place(std::int64_t id, std::string bytes) {
     tokens_.resize(index + 1);
   }
   FSDP_CHECK(!tokens_[index], ErrorCode::kCorrupt, "'", path_, "': the id ", id,
-             " belongs to the token '", printable(*tokens_[index]), "' and to '", printable(bytes),
-             "'");
+             " belongs to the token '", printable(tokens_[index].value_or("")), "' and to '",
+             printable(bytes), "'");
   tokens_[index] = std::move(bytes);
 }
 
@@ -42,10 +42,11 @@ void Vocabulary::add_literal(std::int64_t id, const std::string& text) {
 }
 
 std::optional<std::string_view> Vocabulary::token(std::int64_t id) const {
-  if (id < 0 || id >= size() || !tokens_[static_cast<std::size_t>(id)]) {
+  if (id < 0 || id >= size()) {
     return std::nullopt;
   }
-  return *tokens_[static_cast<std::size_t>(id)];
+  const std::optional<std::string>& bytes = tokens_[static_cast<std::size_t>(id)];
+  return bytes ? std::optional<std::string_view>(*bytes) : std::nullopt;
 }
 
 std::optional<Id> Vocabulary::find(std::string_view bytes) const {
