@@ -46,12 +46,9 @@ end of backward: done 0@1, free 0@0
 )");
   EXPECT_EQ(script.step({0, 1}), R"(
 forward 0: start 0@0, start 1@1, wait 0@0
-end 0: free 0@0
 forward 1: wait 1@1
-backward 1: start 0@0
 end 1: free 1@1
 gradients 1: open 1@0, reduce 1@0
-backward 0: wait 0@0
 end 0: free 0@0
 gradients 0: open 0@1, done 1@0, reduce 0@1
 end of backward: done 0@1
