@@ -307,12 +307,16 @@ def inputs(shape: Shape, ranks: int) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     stem = "-".join(str(value) for value in dataclasses.astuple(shape)[1:]) + f"x{ranks}"
     weights, tokens = folder / f"{stem}.safetensors", folder / f"{stem}.tokens"
-    arguments = ["--weights", str(weights), "--tokens", str(tokens)]
     if not weights.exists():
         rows = dataclasses.replace(shape, batch=shape.batch * ranks)
         writer = System("write", "none").command()
-        subprocess.run([*writer, *rows.arguments(), *arguments], check=True)
-    return arguments
+        # Under other names until they are whole, the weights last: a run may be stopped here.
+        parts = [path.with_name(path.name + ".part") for path in (weights, tokens)]
+        names = ["--weights", str(parts[0]), "--tokens", str(parts[1])]
+        subprocess.run([*writer, *rows.arguments(), *names], check=True)
+        parts[1].rename(tokens)
+        parts[0].rename(weights)
+    return ["--weights", str(weights), "--tokens", str(tokens)]
 
 
 def run_command(command: Sequence[str], ranks: int, place: Place | None = None) -> Run:
