@@ -58,6 +58,7 @@ command_lint() {
   check "named notes" python3 tools/check_notes.py
   check "licence lines, lengths, header list" python3 tools/check_files.py
   check "fault table" python3 tools/check_faults.py
+  check "planted bugs still fit" python3 tools/check_mutants.py
   if have shellcheck; then
     check "shell scripts" shellcheck -x dev .ci/run tools/*.sh tools/data/*.sh bench/*.sh bench/peers/*.sh
   fi
