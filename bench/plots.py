@@ -22,6 +22,7 @@ COLOURS = {
     "zero3": "#b04a5a",
     "bound": "#3c3c3c",
 }
+OURS_BY_TRANSPORT = {"shm": "#0b3c49", "gloo": "#1f6f8b", "gloo-aliased": "#6fb1c7"}
 Row = dict[str, Any]
 matplotlib.rcParams.update(
     {
@@ -62,8 +63,8 @@ def lines(axes: Axes, rows: list[Row], x: str, y: str, series: Callable[[Row], s
             [row[y] for row in mine],
             marker=None if is_bound else "o",
             markersize=3,
-            linestyle="--" if is_bound or name.endswith("aliased") else "-",
-            color=COLOURS.get(system),
+            linestyle="--" if is_bound else "-",
+            color=OURS_BY_TRANSPORT.get(name.removeprefix("fsdp, "), COLOURS.get(system)),
             label=name,
         )
     axes.legend()
