@@ -67,8 +67,9 @@ const std::vector<Action>& Schedule::touch(std::span<const int> units, Pass pass
     ++at(unit).pins;
   }
 
-  const std::vector<int> upcoming = window(units);
-  const std::vector<int> soon = next_to_stay(units, config_.prefetch);
+  std::vector<int> soon = window(units, config_.prefetch);
+  const std::size_t ahead = soon.size();
+  add_turn(soon, config_.prefetch, units);
   for (int unit = 0; unit < config_.units; ++unit) {
     const bool wanted = contains(units, unit) || contains(soon, unit) || is_kept(unit);
     if (!wanted && at(unit).pins == 0) {
@@ -78,7 +79,7 @@ const std::vector<Action>& Schedule::touch(std::span<const int> units, Pass pass
   for (int unit : units) {
     start_gather(unit, units, soon);
   }
-  for (int unit : upcoming) {
+  for (int unit : std::span(soon).first(ahead)) {
     if (is_kept(unit) ||
         contains(std::span(slots_).first(static_cast<std::size_t>(config_.slots)), -1)) {
       start_gather(unit, units, soon);
@@ -252,36 +253,31 @@ void Schedule::append_next(std::vector<int>& found, int count, std::span<const i
   }
 }
 
-/// What is gathered ahead while `current` compute.
-std::vector<int> Schedule::window(std::span<const int> current) const {
+/// Up to `count` units that this pass takes next, `current` left out.
+std::vector<int> Schedule::window(std::span<const int> current, int count) const {
   std::vector<int> upcoming;
   if (position_ >= 0) {
-    append_next(upcoming, config_.prefetch, current, pass_,
-                static_cast<std::size_t>(position_) + 1);
+    append_next(upcoming, count, current, pass_, static_cast<std::size_t>(position_) + 1);
   }
   return upcoming;
 }
 
-/// The units that come next, as many as may lie beside those in use: none of them need be freed.
-/// Backward begins where forward ends.
-std::vector<int> Schedule::next_to_stay(std::span<const int> current, int count) const {
-  std::vector<int> soon;
-  if (position_ >= 0) {
-    append_next(soon, count, current, pass_, static_cast<std::size_t>(position_) + 1);
-    if (pass_ == Pass::kForward) {
-      append_next(soon, count, current, Pass::kBackward, 0);
-    }
+/// Fills up a window() with what backward takes first, where forward ends: that stays, and is not
+/// gathered ahead.
+void Schedule::add_turn(std::vector<int>& soon, int count, std::span<const int> current) const {
+  if (position_ >= 0 && pass_ == Pass::kForward) {
+    append_next(soon, count, current, Pass::kBackward, 0);
   }
-  return soon;
 }
 
 /// Whether `unit`, whose interval has ended, can stay until it is needed again.
 bool Schedule::comes_again(int unit) const {
+  std::vector<int> soon = window({}, config_.prefetch + 1);
+  add_turn(soon, config_.prefetch + 1, {});
   // An operator may share a unit with the next one, and then it stays even without prefetch.
   const std::vector<Interval>& known = orders_[static_cast<std::size_t>(pass_)];
   const auto next = static_cast<std::size_t>(position_) + 1;
-  return (next < known.size() && contains(known[next].units, unit)) ||
-         contains(next_to_stay({}, config_.prefetch + 1), unit);
+  return (next < known.size() && contains(known[next].units, unit)) || contains(soon, unit);
 }
 
 void Schedule::check_slots(std::span<const int> units) {

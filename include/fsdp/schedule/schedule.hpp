@@ -176,8 +176,8 @@ class Schedule {
   void enter_interval(std::span<const int> units);
   void append_next(std::vector<int>& found, int count, std::span<const int> but, Pass pass,
                    std::size_t begin) const;
-  std::vector<int> window(std::span<const int> current) const;
-  std::vector<int> next_to_stay(std::span<const int> current, int count) const;
+  std::vector<int> window(std::span<const int> current, int count) const;
+  void add_turn(std::vector<int>& soon, int count, std::span<const int> current) const;
   bool comes_again(int unit) const;
   void check_slots(std::span<const int> units);
   void start_gather(int unit, std::span<const int> needed, std::span<const int> soon);
