@@ -57,6 +57,11 @@ at::Tensor view_bytes(const void* data, std::size_t bytes) {
                        at::TensorOptions(at::kByte));
 }
 
+[[noreturn]] void fail_to_post(GlooExchange& exchange, int peer, const std::exception& error) {
+  fail(ErrorCode::kPeerFailed,
+       exchange.describe_loss(peer, "before this collective (" + cause_of(error) + ")"));
+}
+
 }  // namespace
 
 std::string cause_of(const std::exception& error) {
@@ -72,8 +77,7 @@ C10dWork GlooExchange::post_send(const void* data, std::size_t bytes, int peer, 
   try {
     return backend_->send(argument_, peer, tag);
   } catch (const std::exception& error) {
-    fail(ErrorCode::kPeerFailed,
-         describe_loss(peer, "before this collective (" + cause_of(error) + ")"));
+    fail_to_post(*this, peer, error);
   }
 }
 
@@ -83,8 +87,7 @@ C10dWork GlooExchange::post_receive(void* data, std::size_t bytes, int peer, int
   try {
     return backend_->recv(argument_, peer, tag);
   } catch (const std::exception& error) {
-    fail(ErrorCode::kPeerFailed,
-         describe_loss(peer, "before this collective (" + cause_of(error) + ")"));
+    fail_to_post(*this, peer, error);
   }
 }
 
