@@ -145,29 +145,15 @@ TEST_P(Offloaded, EqualsOneProcessInNumbersAndItsFormulasInTransfersAndMemory) {
   for (const std::int64_t align_bytes : {0, 128}) {
     run_threads(of.size(), [&](World world) {
       SCOPED_TRACE("rank " + std::to_string(world.rank()));
-      Chain model = make_model();
       Options options = options_of(of, world, align_bytes);
       options.offload = slow();
       auto* copier = static_cast<SlowCopier*>(options.offload->copier.get());
-      Sharded sharded = fully_shard(model, world, options);
       const memory::Bytes memory = expected_offloaded(of, align_bytes);
-      EXPECT_EQ(sharded.promise(), memory);
-      optim::AdamW optimizer(sharded, {.lr = 1e-2, .eps = 1e-4, .weight_decay = 0.1});
-      for (int step = 0; step < kSteps; ++step) {
-        sharded.reset_counters();
-        optimizer.zero_grad();
-        model->forward(rows_of(world.rank(), world.size())).square().mean().backward();
-        EXPECT_EQ(copier->left(), 0) << "when backward returns all has arrived";
-        expect_transfers(of, sharded.counters(), align_bytes, step);
-        optimizer.step();
-        EXPECT_EQ(sharded.unsharded_numel(), 0);
-        EXPECT_EQ(sharded.ledger().live(), sharded.promise());
-      }
-      EXPECT_EQ(sharded.ledger().peak(), memory);
-      const auto full = sharded.full_parameters();
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(torch::allclose(model->parameters()[i], expected[i], 0, 1e-12)) << i;
-      }
+      train_like_one_process(
+          kSteps, world, options, &memory, expected, [&](Sharded& sharded, int step) {
+            EXPECT_EQ(copier->left(), 0) << "when backward returns all has arrived";
+            expect_transfers(of, sharded.counters(), align_bytes, step);
+          });
     });
   }
 }

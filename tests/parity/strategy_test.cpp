@@ -49,27 +49,11 @@ void expect_traffic(const Case& of, const Counters& counters, const World& world
 void expect_like_one_process(const Case& of, const World& world, std::int64_t align_bytes,
                              const std::vector<at::Tensor>& expected, bool checks_memory) {
   SCOPED_TRACE(of.name() + " rank " + std::to_string(world.rank()));
-  Chain model = make_model();
-  Sharded sharded = fully_shard(model, world, options_of(of, world, align_bytes));
   const memory::Bytes memory = expected_memory(of, align_bytes);
-  if (checks_memory) {
-    EXPECT_EQ(sharded.promise(), memory);
-  }
-  optim::AdamW optimizer(sharded, {.lr = 1e-2, .eps = 1e-4, .weight_decay = 0.1});
-  for (int step = 0; step < kSteps; ++step) {
-    sharded.reset_counters();
-    optimizer.zero_grad();
-    model->forward(rows_of(world.rank(), world.size())).square().mean().backward();
-    expect_traffic(of, sharded.counters(), world, step);
-    optimizer.step();
-    EXPECT_EQ(sharded.unsharded_numel(), 0);
-    EXPECT_EQ(sharded.ledger().live(), sharded.promise()) << "Fault 93, step " << step;
-  }
-  EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
-  const auto full = sharded.full_parameters();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(model->parameters()[i], expected[i], 0, 1e-12)) << i;
-  }
+  train_like_one_process(
+      kSteps, world, options_of(of, world, align_bytes), checks_memory ? &memory : nullptr,
+      expected,
+      [&](Sharded& sharded, int step) { expect_traffic(of, sharded.counters(), world, step); });
 }
 
 class Strategies : public testing::TestWithParam<Case> {};

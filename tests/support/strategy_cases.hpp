@@ -3,6 +3,7 @@
 /// and what it must hold.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -144,6 +145,38 @@ inline Options options_of(const Case& of, const World& world, std::int64_t align
     options.mesh = DeviceMesh(world, of.replicate, of.shard);
   }
   return options;
+}
+
+/// Trains `steps` steps on this rank's rows as `options` say, and expects one process's weights at
+/// the end, and its promise kept all along, which is `memory` unless that is null.
+/// `after_backward(sharded, step)` looks at what a step did; its counters begin with it.
+template <class AfterBackward>
+void train_like_one_process(int steps, const World& world, const Options& options,
+                            const memory::Bytes* memory, const std::vector<at::Tensor>& expected,
+                            AfterBackward&& after_backward) {
+  Chain model = make_model();
+  Sharded sharded = fully_shard(model, world, options);
+  if (memory != nullptr) {
+    EXPECT_EQ(sharded.promise(), *memory);
+  }
+  optim::AdamW optimizer(sharded, {.lr = 1e-2, .eps = 1e-4, .weight_decay = 0.1});
+  for (int step = 0; step < steps; ++step) {
+    sharded.reset_counters();
+    optimizer.zero_grad();
+    model->forward(rows_of(world.rank(), world.size())).square().mean().backward();
+    after_backward(sharded, step);
+    optimizer.step();
+    EXPECT_EQ(sharded.unsharded_numel(), 0);
+    EXPECT_EQ(sharded.ledger().live(), sharded.promise()) << "Fault 93, step " << step;
+  }
+  EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
+  if (memory != nullptr) {
+    EXPECT_EQ(sharded.ledger().peak(), *memory);
+  }
+  const auto full = sharded.full_parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(model->parameters()[i], expected[i], 0, 1e-12)) << i;
+  }
 }
 
 }  // namespace fsdp::test
