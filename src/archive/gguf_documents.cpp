@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::archive::detail {
@@ -207,7 +208,7 @@ GgufHeads check_gguf_metadata(const std::string& path, const GgufHeader& header)
   std::string unknown;
   for (const auto& [key, value] : header.metadata) {
     if (!is_known(key)) {
-      unknown += (unknown.empty() ? "" : ", ") + key;
+      base::append_to_list(unknown, key);
     }
   }
   FSDP_CHECK(unknown.empty(), ErrorCode::kUnsupported, "'", path,

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/text.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -25,11 +26,7 @@ std::optional<std::int64_t> byte_count(const std::vector<std::int64_t>& shape,
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return text + "]";
+  return "[" + base::list_text(shape) + "]";
 }
 
 }  // namespace detail

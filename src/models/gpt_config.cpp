@@ -5,6 +5,7 @@
 #include <limits>
 #include <sstream>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 #include "models/parameter_limit.hpp"
 
@@ -84,7 +85,7 @@ GPTConfig preset(const std::string& name) {
     if (candidate.name == name) {
       return candidate.config;
     }
-    names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+    base::append_to_list(names, candidate.name);
   }
   fail(ErrorCode::kInvalidArgument, "there is no preset '", name, "'; there are ", names);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/models/projection.hpp"
 
@@ -45,10 +46,7 @@ std::int64_t add_adapters(LanguageModel& model, const format::LoRAConfig& lora) 
       ++count;
     }
   }
-  std::string names;
-  for (const std::string& name : known) {
-    names += (names.empty() ? "" : ", ") + name;
-  }
+  const std::string names = base::list_text(known);
   FSDP_CHECK(unused.empty(), ErrorCode::kInvalidArgument, "LoRA: the model has no projection '",
              *unused.begin(), "'; it has ", names);
   FSDP_CHECK(count > 0, ErrorCode::kInvalidArgument, "LoRA: there is no target; the model has ",

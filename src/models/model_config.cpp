@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::models {
@@ -79,7 +80,7 @@ ModelConfig model_preset(const std::string& name) {
     if (known == name) {
       return preset(name);
     }
-    names += (names.empty() ? "" : ", ") + known;
+    base::append_to_list(names, known);
   }
   fail(ErrorCode::kInvalidArgument, "there is no preset '", name, "'; there are ", names);
 }

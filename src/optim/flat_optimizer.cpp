@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/text.hpp"
 #include "engine/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
@@ -16,14 +17,6 @@
 
 namespace fsdp::optim {
 namespace {
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ", ") + name;
-  }
-  return text;
-}
 
 /// Which of `flats` a shard is a part of.
 std::size_t unit_of(const std::vector<at::Tensor>& flats, const at::Tensor& shard) {
@@ -54,7 +47,7 @@ FlatOptimizer::FlatOptimizer(std::string kind, Sharded sharded, std::vector<Grou
   }
   if (!untrained_.empty() && sharded_.world().rank() == 0) {
     base::log(base::LogLevel::kWarn, kind_, ": ", untrained_.size(), " of ", shards.size(),
-              " parameters are in no group and are not trained: ", listed(untrained_));
+              " parameters are in no group and are not trained: ", base::list_text(untrained_));
   }
   const std::vector<at::Tensor> flats = sharded_.flat_shards();
   in_memory_order_.resize(parameters_.size());

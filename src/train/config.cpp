@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/data/corpus.hpp"
 
@@ -269,7 +270,7 @@ T parse(const char* flag, const std::string& word, const std::pair<const char*, 
     if (word == name) {
       return value;
     }
-    known += (known.empty() ? "" : ", ") + std::string(name);
+    base::append_to_list(known, name);
   }
   fail(ErrorCode::kInvalidArgument, flag, " is '", word, "', must be one of ", known);
 }

@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "base/text.hpp"
 #include "fsdp/archive/index.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/memory/ledger.hpp"
@@ -20,14 +21,6 @@ std::int64_t adapter_elements(const Sharded& sharded) {
     sum += models::is_adapter(parameter.name) ? archive::numel(parameter.sizes) : 0;
   }
   return sum;
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ", ") + name;
-  }
-  return text;
 }
 
 }  // namespace
@@ -62,7 +55,7 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   if (config.lora.rank > 0) {
     text << "adapters " << format_count(adapter_elements(sharded)) << " parameters learn: rank "
          << config.lora.rank << ", alpha " << config.lora.alpha << ", beside "
-         << joined(config.lora.targets) << "\n";
+         << base::list_text(config.lora.targets) << "\n";
   }
   text << "ranks    " << world.size() << " over " << world.communicator().transport() << ", "
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
