@@ -48,7 +48,9 @@ std::optional<GuardianEvent> Guardian::receive() {
   ssize_t count = 0;
   do {
     count = ::recv(channel_.get(), &event, sizeof(event), MSG_DONTWAIT);
-  } while (count < 0 && errno == EINTR);
+    // A guardian that ends with orders unread resets the channel. That is told once, and before
+    // what it has reported, which is still there.
+  } while (count < 0 && (errno == EINTR || errno == ECONNRESET));
   if (count == sizeof(event)) {
     return event;
   }

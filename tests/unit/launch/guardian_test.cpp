@@ -2,7 +2,9 @@
 /// Nothing stays behind, whoever is killed and whatever ranks do about it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "launch/guardian.hpp"
 #include "launcher_process.hpp"
 
 namespace fsdp::launch {
@@ -28,6 +31,7 @@ using test::LauncherProcess;
 using test::read_file;
 using test::script;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -178,6 +182,32 @@ TEST_F(GuardianTest, UserSignalOneReachesAllRanksAndKillsNone) {
   EXPECT_TRUE(says("state 0") && says("[1] state 1"));
   files_.write("end", "");
   EXPECT_EQ(launcher.wait(), 0) << launcher.output();
+}
+
+/// Orders that the guardian leaves unread at its end make the kernel reset the channel, in front of
+/// what it has reported.
+TEST_F(GuardianTest, OrdersThatComeTooLateLoseNoReport) {
+  constexpr int kJobs = 20;
+  for (int job = 0; job < kJobs; ++job) {
+    detail::RankCommand command;
+    command.arguments = {"false"};
+    command.program = detail::find_program("false");
+    detail::Guardian guardian({command}, milliseconds(1000));
+    pollfd channel{guardian.channel(), POLLIN, 0};
+    ASSERT_EQ(::poll(&channel, 1, -1), 1);  // the rank has ended, the guardian looks for others
+    guardian.send({.signal = SIGUSR1});
+    siginfo_t end{};
+    ASSERT_EQ(::waitid(P_ALL, 0, &end, WEXITED | WNOWAIT), 0);
+    std::vector<detail::GuardianEvent::Kind> kinds;
+    while (!guardian.is_lost()) {
+      while (const auto event = guardian.receive()) {
+        kinds.push_back(event->kind);
+      }
+    }
+    EXPECT_THAT(
+        kinds, ElementsAre(detail::GuardianEvent::Kind::kEnded, detail::GuardianEvent::Kind::kDone))
+        << "job " << job;
+  }
 }
 
 TEST_F(GuardianTest, ARankThatStandsStillIsNamedAndStopped) {
