@@ -4,6 +4,8 @@
 /// case, which as FSDP_PROPERTY_SEED with FSDP_PROPERTY_CASES=1 repeats it.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 
 #include "fsdp/comm/mesh.hpp"
 #include "support/random_model.hpp"
+#include "support/slow_copier.hpp"
 #include "support/twins.hpp"
 
 namespace {
@@ -111,6 +114,11 @@ Sharding draw_sharding(const RandomPlan& plan, const RandomNet& net, const World
   for (int i = 0; i < 2; ++i) {
     sharding.syncs.push_back(static_cast<GradientSync>(draw.between(0, 2)));
   }
+  if (draw.one_in(4)) {
+    using namespace std::chrono_literals;
+    options.store = Store::kSlots;
+    options.offload = Offload{.copier = std::make_shared<SlowCopier>(0ms)};
+  }
   return sharding;
 }
 
@@ -121,8 +129,8 @@ std::string to_string(const Sharding& sharding) {
          (options.store == Store::kSlots ? ", slots" : ", aliased") + ", prefetch " +
          std::to_string(options.prefetch) + (options.keep_root ? ", keeps root" : "") +
          ", replicates below " + std::to_string(options.replicate_below) +
-         (sharding.is_low_precision ? ", bfloat16" : "") + ", syncs " +
-         std::to_string(static_cast<int>(sharding.syncs[0])) + " " +
+         (sharding.is_low_precision ? ", bfloat16" : "") + (options.offload ? ", offloaded" : "") +
+         ", syncs " + std::to_string(static_cast<int>(sharding.syncs[0])) + " " +
          std::to_string(static_cast<int>(sharding.syncs[1]));
 }
 
