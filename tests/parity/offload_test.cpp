@@ -13,6 +13,7 @@
 
 #include "fsdp/fsdp.hpp"
 #include "support/error_of.hpp"
+#include "support/processes.hpp"
 #include "support/slow_copier.hpp"
 #include "support/strategy_cases.hpp"
 #include "support/weights.hpp"
@@ -252,6 +253,26 @@ TEST(Offload, RealModelsTrain) {
         expect_parity(train_sharded(kind, world, options, adam(), 3), expected);
       });
     }
+  }
+}
+
+class OffloadedProcesses : public testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Transports, OffloadedProcesses, testing::Values("gloo", "shm"),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(OffloadedProcesses, EqualOneProcess) {
+  for (const auto& result : run_processes(3, "offloaded", [](int) {
+         const World world = init({.transport = GetParam()});
+         for (const SubjectKind& kind : all_subject_kinds()) {
+           SCOPED_TRACE(kind.name);
+           const Snapshot expected = train_reference(kind, 3, adam(), 3);
+           Options options = test_options(make_subject(kind).units, 0, 2);
+           options.offload = slow();
+           expect_parity(train_sharded(kind, world, options, adam(), 3), expected);
+         }
+       })) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
   }
 }
 
