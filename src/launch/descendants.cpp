@@ -15,11 +15,12 @@
 namespace fsdp::launch::detail {
 namespace {
 
-/// The parent of a process, -1 when it is gone. The name in front may hold blanks and parentheses.
+/// The parent of a process, -1 when it is gone. The name in front may hold blanks, parentheses and
+/// ends of lines.
 pid_t parent_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text;
-  std::getline(file, text);
+  std::getline(file, text, '\0');
   const auto end_of_name = text.rfind(')');
   // ") S 123 ...": the state is one letter.
   return end_of_name == std::string::npos || text.size() < end_of_name + 5

@@ -58,8 +58,10 @@ std::optional<GuardianEvent> Guardian::receive() {
   return std::nullopt;
 }
 
-void Guardian::send(const GuardianOrder& order) const noexcept {
-  ::send(channel_.get(), &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
+bool Guardian::send(const GuardianOrder& order) const noexcept {
+  const ssize_t count =
+      ::send(channel_.get(), &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
 }
 
 }  // namespace fsdp::launch::detail

@@ -79,7 +79,9 @@ class Guardian {
   /// killed the guardian: is_lost().
   std::optional<GuardianEvent> receive();
   bool is_lost() const { return is_lost_; }
-  void send(const GuardianOrder& order) const noexcept;
+  /// False when the channel is full, because the guardian stands still or starts many ranks: send
+  /// it again. An order to a guardian that has ended counts as sent.
+  bool send(const GuardianOrder& order) const noexcept;
 
  private:
   base::Descriptor channel_;

@@ -45,10 +45,10 @@ class GuardianProcess {
   static constexpr std::uint64_t kChannel = ~std::uint64_t{0};
 
   void watch(int descriptor, std::uint64_t tag) const;
-  bool wait_for_news();
+  void wait_for_news();
   void obey_orders();
   void reap(int number);
-  void reap_all();
+  void reap_others();
   void record(int number, int status);
   void signal_ranks(int signal);
   void stop(int signal);
@@ -108,9 +108,8 @@ void GuardianProcess::start(const std::vector<RankCommand>& commands) {
 
 void GuardianProcess::guard() {
   while (!all_ended() && !launcher_is_gone_) {
-    if (!wait_for_news()) {
-      reap_all();
-    }
+    wait_for_news();
+    reap_others();
     keep_deadlines();
     flush(MSG_DONTWAIT);
     if (give_up_at_ && Clock::now() >= *give_up_at_) {
@@ -122,11 +121,14 @@ void GuardianProcess::guard() {
   flush(0);
 }
 
-/// False when a tick has gone by without any.
-bool GuardianProcess::wait_for_news() {
+/// Until a tick has gone by without any.
+void GuardianProcess::wait_for_news() {
   std::array<epoll_event, 64> events{};
-  const int count = ::epoll_wait(ready_.get(), events.data(), static_cast<int>(events.size()),
-                                 static_cast<int>(kTick.count()));
+  int count = 0;
+  do {
+    count = ::epoll_wait(ready_.get(), events.data(), static_cast<int>(events.size()),
+                         static_cast<int>(kTick.count()));
+  } while (count < 0 && errno == EINTR);  // this process was stopped, and goes on
   // The kernel lists what became ready in the order in which it did: ranks in the order of death.
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
@@ -136,7 +138,6 @@ bool GuardianProcess::wait_for_news() {
       reap(static_cast<int>(tag));
     }
   }
-  return count > 0;
 }
 
 /// Some of them: whoever sends without a pause must not keep the guardian from its other work.
@@ -162,13 +163,21 @@ void GuardianProcess::reap(int number) {
   }
 }
 
-/// Orphans, ranks that the kernel gave no handle for, and ranks that were stopped. Not while there
-/// is other news: waitpid knows no order.
-void GuardianProcess::reap_all() {
-  int status = 0;
-  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
+/// Orphans, ranks that the kernel gave no handle for, and ranks that were stopped. The end of a
+/// rank with a handle is left to wait_for_news(): what is found here comes in no order.
+void GuardianProcess::reap_others() {
+  constexpr int kAny = WEXITED | WSTOPPED | WNOHANG;
+  for (siginfo_t news{}; ::waitid(P_ALL, 0, &news, kAny | WNOWAIT) == 0 && news.si_pid != 0;
+       news = {}) {
+    const pid_t pid = news.si_pid;
     const int number = find(pid);
-    if (number < 0) {
+    const bool has_handle =
+        number >= 0 && ranks_[static_cast<std::size_t>(number)].handle.get() >= 0;
+    if (has_handle && news.si_code != CLD_STOPPED) {
+      return;
+    }
+    int status = 0;
+    if (::waitpid(pid, &status, WNOHANG | WUNTRACED) != pid || number < 0) {
       continue;
     }
     if (WIFSTOPPED(status)) {

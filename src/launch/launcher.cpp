@@ -90,6 +90,7 @@ class Supervisor {
 /// Once told to stop, the launcher does not wait for a reader for longer than for its ranks.
 bool Supervisor::is_over() const {
   constexpr Milliseconds kMargin{1000};
+  StopSignals::send_again();  // the wait for a reader may be a long one
   if (StopSignals::stopped_by() == 0) {
     return false;
   }
@@ -182,8 +183,9 @@ void Supervisor::wait_for_news(int channel) {
       }
     }
   }
-  constexpr int kForEver = -1;
-  ::poll(descriptors.data(), descriptors.size(), kForEver);
+  constexpr int kTickMilliseconds = 500;
+  ::poll(descriptors.data(), descriptors.size(), kTickMilliseconds);
+  StopSignals::send_again();
 }
 
 void Supervisor::take(const GuardianEvent& event) {

@@ -24,6 +24,8 @@ class StopSignals {
   static void connect(const Guardian* guardian);
   /// Stops the job as if `signal` had been sent to the launcher; `for_ranks` is what they get.
   static void stop(int signal, int for_ranks);
+  /// Sends what the guardian had no room for. To be called now and then.
+  static void send_again();
   /// The first signal that asked the launcher to stop, 0 when none did.
   static int stopped_by();
   bool ignores_hangup() const { return old_hangup_.sa_handler == SIG_IGN; }

@@ -184,17 +184,19 @@ TEST_F(Launcher, Fault128_NoDescendantStays) {
 TEST_F(Launcher, Fault129_TheGraceIsTimeForALastCheckpoint) {
   const std::string text = "if [ $RANK = 1 ]; then while [ ! -e " + path("ready") +
                            " ]; do sleep 0.02; done; exit 3; fi;"
-                           "trap 'sleep 0.6; echo saved > " +
+                           "trap 'sleep $SAVE_S; echo saved > " +
                            path("saved") +
                            "; exit 0' TERM;"
                            "touch " +
                            path("ready") + "; while true; do sleep 0.05; done";
   LaunchOptions options = script(2, text);
   options.grace = milliseconds(100);
+  options.environment = {{"SAVE_S", "20"}};
   EXPECT_EQ(run_captured(options).code, 3);
   EXPECT_FALSE(std::filesystem::exists(path("saved")));
   std::filesystem::remove(path("ready"));
-  options.grace = milliseconds(5000);
+  options.grace = milliseconds(20000);
+  options.environment = {{"SAVE_S", "0.6"}};
   EXPECT_EQ(run_captured(options).code, 3);
   EXPECT_TRUE(std::filesystem::exists(path("saved")));
 }
