@@ -190,7 +190,8 @@ const std::byte* ShmExchange::open_source(const shm::Source& source) {
     return side_->memory->find(source);
   } catch (const Error& error) {
     const std::string owner = group_.describe_process(source.owner + group_.first_rank());
-    side_->fail_group(mine_, error.code(), "cannot read the data of " + owner + ": " + error.text());
+    side_->fail_group(mine_, error.code(),
+                      "cannot read the data of " + owner + ": " + error.text());
   }
 }
 

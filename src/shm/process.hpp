@@ -6,8 +6,8 @@
 namespace fsdp::shm {
 
 /// Watches another process. Holds a pidfd, which a process that is given the same number later
-/// does not inherit; where none can be had (no descriptor is free, a sandbox forbids it), the number
-/// has to do.
+/// does not inherit; where none can be had (no descriptor is free, a sandbox forbids it), the
+/// number has to do.
 class ProcessWatch {
  public:
   explicit ProcessWatch(std::int32_t process);
