@@ -54,8 +54,10 @@ class Link:
                 ip("netns", "delete", name, check=False)
 
     def limit(self, gbit: float) -> None:
-        """Caps both directions. The burst is 1 ms, so that bursts do not outrun the cap."""
-        burst = max(16_000, int(gbit * 1e9 / 8 / 1000))
+        """Caps both directions. The burst is 1 ms, so that bursts do not outrun the cap, but two of
+        TCP's largest segments at least: tbf cuts what is larger than its burst into packets, on the
+        processors that are to compute."""
+        burst = max(2 * 65_536, int(gbit * 1e9 / 8 / 1000))
         for name in self.names:
             command = f"tc -n {name} qdisc replace dev eth0 root tbf rate {gbit * 1000:.0f}mbit"
             subprocess.run([*command.split(), "burst", str(burst), "latency", "50ms"], check=True)

@@ -3,11 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
-#include <string>
-#include <utility>
 
 #include "fsdp/trace/event.hpp"
 
@@ -17,17 +13,6 @@ class Waits {
  public:
   void observe(const fsdp::trace::Event& event) {
     using enum fsdp::trace::EventKind;
-    if (std::getenv("X_EVENTS")) {
-      static FILE* f =
-          std::fopen((std::string(std::getenv("X_EVENTS")) + std::getenv("RANK")).c_str(), "w");
-      if (event.kind != kTouch) {
-        std::fprintf(f, "%.3f %s %d\n", static_cast<double>(event.time_ns) * 1e-6,
-                     fsdp::trace::to_string(event.kind), event.unit);
-        if (event.kind == kBackwardEnd) {
-          std::fflush(f);
-        }
-      }
-    }
     if (event.kind == kGatherWaitBegin || event.kind == kReduceWaitBegin) {
       begin_ = event.time_ns;
     } else if (event.kind == kGatherWaitEnd) {
