@@ -14,8 +14,6 @@ namespace {
 
 /// How often rank 0 looks for receipts.
 constexpr auto kPoll = std::chrono::milliseconds(2);
-/// How long a program that ends without wait() gives the other ranks.
-constexpr auto kPatience = std::chrono::seconds(10);
 /// In place of a count of copies: there will be no more.
 constexpr std::size_t kBrokenOff = std::numeric_limits<std::size_t>::max();
 
@@ -97,8 +95,11 @@ void Flight::give_up() {
   }
 }
 
-std::string Flight::end_alone() {
-  if (is_committed_.valid() && is_committed_.wait_for(kPatience) != std::future_status::ready) {
+std::string Flight::end_alone(std::chrono::milliseconds patience) {
+  if (is_written_.valid()) {
+    is_written_.wait();
+  }
+  if (is_committed_.valid() && is_committed_.wait_for(patience) != std::future_status::ready) {
     is_given_up_ = true;
   }
   try {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <string>
@@ -43,9 +44,10 @@ class Flight {
   void wait_committed();
   /// Some rank cannot write: rank 0 stops waiting for it and removes the draft.
   void give_up();
-  /// Ends without the other ranks, which may be gone: rank 0 waits a while for their receipts.
+  /// Ends without the other ranks, which may be gone: rank 0 waits for their receipts, for
+  /// `patience` from the moment when it has written itself, as they have as much to write.
   /// Returns what went wrong, empty when nothing did.
-  std::string end_alone();
+  std::string end_alone(std::chrono::milliseconds patience = std::chrono::seconds(10));
 
  private:
   void run();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/first_failure.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -28,6 +29,16 @@ std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begi
 
 }  // namespace
 
+/// How long a caller waits for the answer to a request.
+struct FailureBoard::Limit {
+  Milliseconds patience = kPatienceForStore;
+  bool waits_for_late = false;  ///< also where an earlier request has no answer yet
+
+  static Limit until(Clock::time_point deadline) {
+    return {.patience = std::max(remaining(deadline), kPatienceForStore), .waits_for_late = true};
+  }
+};
+
 /// What the board and its thread share; the thread may outlive the board.
 struct FailureBoard::State {
   c10::intrusive_ptr<c10d::Store> store;
@@ -39,17 +50,19 @@ struct FailureBoard::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::function<void()> request;
+  using Task = std::packaged_task<std::string()>;
+  std::shared_ptr<Task> request;
   bool wants_look = false;
   bool is_stopping = false;
   bool has_stopped = false;
-  bool is_reachable = true;
+  bool is_gone = false;  ///< the store has ended
+  bool is_late = false;  ///< what the thread is at takes longer than its caller has waited
   bool has_failure = false;
 
   /// The body of the board's thread.
   void run();
   /// Has `action` run on the board's thread; empty when there is no answer in time.
-  std::string ask(Milliseconds patience, std::function<std::string()> action) noexcept;
+  std::string ask(const Limit& limit, std::function<std::string()> action) noexcept;
 
   // On the board's thread.
   std::string guard(const std::function<std::string()>& action);
@@ -67,39 +80,46 @@ void FailureBoard::State::run() {
       break;
     }
     const bool looks = std::exchange(wants_look, false);
-    const std::function<void()> action = std::exchange(request, nullptr);
+    const std::shared_ptr<Task> task = std::exchange(request, nullptr);
     changed.notify_all();
     lock.unlock();
-    if (action) {
-      action();
+    if (task) {
+      (*task)();
     } else if (looks) {
       guard([this] { return look(); });
     }
     lock.lock();
+    is_late = false;
   }
   has_stopped = true;
   changed.notify_all();
 }
 
-std::string FailureBoard::State::ask(Milliseconds patience,
+std::string FailureBoard::State::ask(const Limit& limit,
                                      std::function<std::string()> action) noexcept {
   try {
-    const auto task = std::make_shared<std::packaged_task<std::string()>>(
-        [this, action = std::move(action)] { return guard(action); });
+    const auto task =
+        std::make_shared<Task>([this, action = std::move(action)] { return guard(action); });
     auto answer = task->get_future();
-    const auto deadline = Clock::now() + patience;
+    const auto deadline = Clock::now() + limit.patience;
     std::unique_lock lock(mutex);
-    if (!is_reachable || !changed.wait_until(lock, deadline, [&] { return !request; })) {
+    if (is_gone || (is_late && !limit.waits_for_late) ||
+        !changed.wait_until(lock, deadline, [&] { return !request; })) {
       return "";
     }
-    request = [task] { (*task)(); };
+    request = task;
     changed.notify_all();
     lock.unlock();
-    if (answer.wait_until(deadline) == std::future_status::ready) {
+    answer.wait_until(deadline);
+    lock.lock();
+    if (answer.wait_for(Milliseconds(0)) == std::future_status::ready) {
       return answer.get();
     }
-    lock.lock();
-    is_reachable = false;
+    if (request == task) {  // not begun: what nobody waits for must not happen later
+      request = nullptr;
+      changed.notify_all();
+    }
+    is_late = true;
   } catch (...) {
     return "";  // out of memory, say: as good as no answer
   }
@@ -112,7 +132,7 @@ std::string FailureBoard::State::guard(const std::function<std::string()>& actio
     return action();
   } catch (...) {
     std::lock_guard lock(mutex);
-    is_reachable = false;
+    is_gone = true;
     return "";
   }
 }
@@ -165,7 +185,7 @@ FailureBoard::FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank, int 
 
 FailureBoard::~FailureBoard() {
   if (state_->rank == 0 && has_failure()) {
-    state_->ask(kPatienceForReaders + kPatienceForStore,
+    state_->ask({.patience = kPatienceForReaders + kPatienceForStore},
                 [state = state_.get()] { return state->wait_for_readers(); });
   }
   std::unique_lock lock(state_->mutex);
@@ -175,13 +195,21 @@ FailureBoard::~FailureBoard() {
 }
 
 std::string FailureBoard::publish(const std::string& text) noexcept {
-  return state_->ask(kPatienceForStore, [state = state_.get(), text] {
+  return publish(text, Limit());
+}
+
+std::string FailureBoard::publish(const std::string& text, Clock::time_point deadline) noexcept {
+  return publish(text, Limit::until(deadline));
+}
+
+std::string FailureBoard::publish(const std::string& text, const Limit& limit) noexcept {
+  return state_->ask(limit, [state = state_.get(), text] {
     return state->write("rank " + std::to_string(state->rank) + ": " + text);
   });
 }
 
 std::string FailureBoard::read(Milliseconds patience) noexcept {
-  return state_->ask(patience + kPatienceForStore, [state = state_.get(), patience] {
+  return state_->ask({.patience = patience + kPatienceForStore}, [state = state_.get(), patience] {
     const auto deadline = Clock::now() + patience;
     std::string text = state->look();
     while (text.empty() && Clock::now() < deadline) {
@@ -202,7 +230,7 @@ bool FailureBoard::has_left(int rank) noexcept {
 
 void FailureBoard::look_soon() noexcept {
   std::lock_guard lock(state_->mutex);
-  state_->wants_look = state_->is_reachable;
+  state_->wants_look = !state_->is_gone && !state_->is_late;
   state_->changed.notify_all();
 }
 
@@ -211,13 +239,18 @@ bool FailureBoard::has_failure() const noexcept {
   return state_->has_failure;
 }
 
-bool FailureBoard::is_reachable() const noexcept {
-  std::lock_guard lock(state_->mutex);
-  return state_->is_reachable;
+std::int64_t FailureBoard::add(const std::string& key, std::int64_t delta) noexcept {
+  return add(key, delta, Limit());
 }
 
-std::int64_t FailureBoard::add(const std::string& key, std::int64_t delta) noexcept {
-  const std::string sum = state_->ask(kPatienceForStore, [state = state_.get(), key, delta] {
+std::int64_t FailureBoard::add(const std::string& key, std::int64_t delta,
+                               Clock::time_point deadline) noexcept {
+  return add(key, delta, Limit::until(deadline));
+}
+
+std::int64_t FailureBoard::add(const std::string& key, std::int64_t delta,
+                               const Limit& limit) noexcept {
+  const std::string sum = state_->ask(limit, [state = state_.get(), key, delta] {
     return std::to_string(state->store->add(key, delta));
   });
   return sum.empty() ? -1 : std::stoll(sum);

@@ -138,10 +138,11 @@ void GlooCommunicator::recover() {
     return job_->recover();
   }
   const DispatchGuard guard;
+  const auto deadline = Clock::now() + options_.timeout;
   // Whoever still waits in a collective of the old generation must come here.
-  exchange_->board().publish("it called recover()");
+  exchange_->board().publish("it called recover()", deadline);
   exchange_->end();
-  meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout);
+  meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout, deadline);
   connect(generation_ + 1);
 }
 

@@ -25,8 +25,9 @@ std::string key_of(const char* what, std::uint64_t generation, int rank) {
   return "fsdp/recover/" + std::to_string(generation) + "/" + what + "/" + std::to_string(rank);
 }
 
-std::int64_t add(FailureBoard& board, const std::string& key, std::int64_t delta, int rank) {
-  const std::int64_t sum = board.add(key, delta);
+std::int64_t add(FailureBoard& board, const std::string& key, std::int64_t delta, int rank,
+                 Clock::time_point deadline) {
+  const std::int64_t sum = board.add(key, delta, deadline);
   FSDP_CHECK(sum >= 0, ErrorCode::kPeerFailed, "recover() on rank ", rank,
              ": the job's store (on rank 0, or torchrun's agent) does not answer. A process that "
              "has ended cannot come back: start the job again from a checkpoint");
@@ -63,23 +64,22 @@ std::string list_silent_ranks(c10d::Store& store, int rank, int size) {
 }  // namespace
 
 void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generation,
-                Milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  add(board, key_of("came", generation, rank), 1, rank);
-  add(board, key_of("here", generation, rank), 1, rank);
+                Milliseconds timeout, Clock::time_point deadline) {
+  add(board, key_of("came", generation, rank), 1, rank, deadline);
+  add(board, key_of("here", generation, rank), 1, rank, deadline);
   for (int peer = 0; peer < size;) {
-    if (add(board, key_of("here", generation, peer), 0, rank) > 0) {
+    if (add(board, key_of("here", generation, peer), 0, rank, deadline) > 0) {
       ++peer;
       continue;
     }
     if (Clock::now() >= deadline) {
       std::string missing;
       for (int other = 0; other < size; ++other) {
-        if (add(board, key_of("came", generation, other), 0, rank) == 0) {
+        if (add(board, key_of("came", generation, other), 0, rank, deadline) == 0) {
           base::append_to_list(missing, other);
         }
       }
-      add(board, key_of("here", generation, rank), -1, rank);
+      add(board, key_of("here", generation, rank), -1, rank, deadline);
       fail(ErrorCode::kTimeout, "recover() on rank ", rank, " waited ", to_text(timeout),
            "; missing: ", missing,
            ". Every rank must make this call, and a process that has ended cannot; FSDP_TIMEOUT "

@@ -11,11 +11,13 @@
 
 namespace fsdp::comm::detail {
 
-/// Returns once every rank of the group has called it for this generation.
+/// Returns once every rank of the group has called it for this generation; waits until `deadline`,
+/// which is `timeout` behind the begin. A store that is late, as its process stood still, is waited
+/// for as long.
 /// @throws Error kTimeout naming the ranks that did not come (this rank then no longer counts as
 /// there), kPeerFailed when the store cannot be reached
 void meet_again(FailureBoard& board, int rank, int size, std::uint64_t generation,
-                Milliseconds timeout);
+                Milliseconds timeout, Clock::time_point deadline);
 
 /// Says to those that are about to call fail_to_connect() that this rank could not connect either.
 /// Never throws.

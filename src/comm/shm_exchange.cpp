@@ -162,7 +162,7 @@ void ShmExchange::read_all(const Reader& read) {
     } else if (source.kind == shm::Source::kInline) {
       bases_[rank] = group_.inline_data(ticket_, rank);
     } else if (source.kind == shm::Source::kInPlace) {
-      bases_[rank] = side_->memory->find(source);
+      bases_[rank] = open_source(source);
     }
   }
   const std::size_t all = own_.read_bytes;
@@ -180,6 +180,18 @@ void ShmExchange::read_all(const Reader& read) {
     if (is_staged) {
       group_.show_consumed(ticket_, piece + 1);
     }
+  }
+}
+
+/// A peer that was killed after it had posted has taken its memory with it, unless this rank has
+/// opened it before.
+const std::byte* ShmExchange::open_source(const shm::Source& source) {
+  try {
+    return side_->memory->find(source);
+  } catch (const Error& error) {
+    const std::string owner = group_.describe_process(source.owner + group_.first_rank());
+    side_->fail_group(mine_, error.code(),
+                      "cannot read the data of " + owner + ": " + error.text());
   }
 }
 

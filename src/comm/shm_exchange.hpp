@@ -83,6 +83,7 @@ class ShmExchange {
   void compare();
   std::optional<std::string> find_mismatch() const;
   void read_all(const Reader& read);
+  const std::byte* open_source(const shm::Source& source);
   void stage(std::uint32_t piece, std::size_t offset, std::size_t bytes);
   const std::byte* slice_of(std::size_t rank, std::uint32_t piece, std::size_t offset) const;
   std::size_t piece_bytes() const;

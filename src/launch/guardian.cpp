@@ -59,8 +59,7 @@ std::optional<GuardianEvent> Guardian::receive() {
 }
 
 bool Guardian::send(const GuardianOrder& order) const noexcept {
-  const ssize_t count =
-      ::send(channel_.get(), &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t count = ::send(channel_.get(), &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
   return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
 }
 

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <bit>
+#include <cerrno>
+#include <csignal>
 
 namespace fsdp::shm {
 
 ProcessWatch::ProcessWatch(std::int32_t process)
-    : descriptor_(static_cast<int>(::syscall(SYS_pidfd_open, process, 0))) {}
+    : process_(process), descriptor_(static_cast<int>(::syscall(SYS_pidfd_open, process, 0))) {}
 
 ProcessWatch::~ProcessWatch() {
   if (descriptor_ >= 0) {
@@ -20,9 +22,12 @@ ProcessWatch::~ProcessWatch() {
 }
 
 bool ProcessWatch::has_ended() const {
+  if (descriptor_ < 0) {
+    return ::kill(process_, 0) != 0 && errno == ESRCH;
+  }
   // Readable once the process has ended, reaped or not.
   pollfd watched{.fd = descriptor_, .events = POLLIN, .revents = 0};
-  return descriptor_ < 0 || (::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0);
+  return ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
 }
 
 CoreMask own_cores() {

@@ -6,7 +6,8 @@
 namespace fsdp::shm {
 
 /// Watches another process. Holds a pidfd, which a process that is given the same number later
-/// does not inherit.
+/// does not inherit; where none can be had (no descriptor is free, a sandbox forbids it), the
+/// number has to do.
 class ProcessWatch {
  public:
   explicit ProcessWatch(std::int32_t process);
@@ -14,10 +15,11 @@ class ProcessWatch {
   ProcessWatch(const ProcessWatch&) = delete;
   ProcessWatch& operator=(const ProcessWatch&) = delete;
 
-  /// One system call. A process that could not be opened counts as ended.
+  /// One system call. Without a handle, a process that its parent has not reaped has not ended.
   bool has_ended() const;
 
  private:
+  std::int32_t process_;
   int descriptor_;
 };
 

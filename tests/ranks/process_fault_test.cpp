@@ -11,7 +11,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <future>
+#include <iterator>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
+#include "support/error_of.hpp"
 #include "support/processes.hpp"
 
 namespace fsdp {
@@ -235,6 +240,50 @@ TEST(Meeting, Fault132_ARankThatGoesOnWhenAllHaveLeftSaysSo) {
               testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)))
       << results[0].output;
   EXPECT_THAT(results[0].output, HasSubstr("in \"late\" on rank 0"));
+}
+
+/// The process of a rank. @collective
+pid_t process_of(Communicator& group, int rank) {
+  at::Tensor all = at::zeros({group.size()}, at::kLong);
+  const at::Tensor own = at::full({1}, static_cast<std::int64_t>(::getpid()), at::kLong);
+  group.all_gather(all, own, {.name = "processes"})->wait();
+  return static_cast<pid_t>(all[rank].item<std::int64_t>());
+}
+
+bool stands_still(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return text.find(") T ") != std::string::npos;
+}
+
+/// Over gloo, rank 0 serves the store by which they meet again.
+TEST_P(Processes, RanksRecoverWithRankZeroThatStoodStill) {
+  const auto results = run_worlds(GetParam(), 2, [](World world) {
+    Communicator& group = world.communicator();
+    const pid_t first = process_of(group, 0);
+    std::future<void> waking;
+    if (world.rank() == 0) {
+      std::raise(SIGSTOP);
+    } else {
+      while (!stands_still(first)) {
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+      group.set_timeout(milliseconds(300));
+    }
+    EXPECT_NE(test::error_of([&] { world.barrier(); }), "no error");
+    if (world.rank() == 1) {
+      group.set_timeout(seconds(20));
+      waking = std::async(std::launch::async, [first] {
+        std::this_thread::sleep_for(milliseconds(1500));
+        ::kill(first, SIGCONT);
+      });
+    }
+    group.recover();
+    world.barrier();
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
 }
 
 TEST(Meeting, Fault132_ARankThatNeverJoinsIsNamed) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -120,6 +121,46 @@ TEST(SharedMemory, ARankThatIsKilledEndsTheOthersWhileTheyRead) {
         });
         EXPECT_THAT(text, AllOf(HasSubstr("h.3"), HasSubstr("rank 1")));
         EXPECT_THAT(error_of([&] { group.recover(); }), HasSubstr("cannot come back"));
+      },
+      {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", "20"}}});
+  EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+  EXPECT_EQ(results[2].exit_code, 0) << results[2].output;
+}
+
+/// Until a process has ended, reaped or not.
+void await_end(pid_t process) {
+  const std::string path = "/proc/" + std::to_string(process) + "/stat";
+  for (;;) {
+    std::string text;
+    std::ifstream file(path);
+    if (!std::getline(file, text) || text.find(") Z ") != std::string::npos) {
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
+TEST(SharedMemory, Fault009_ARankThatIsKilledBeforeItsDataAreOpenedIsNamed) {
+  const auto results = test::run_processes(
+      3, "unopened",
+      [](int rank) {
+        const World world = init({.transport = "shm"});
+        Communicator& group = world.communicator();
+        at::Tensor processes = at::zeros({3}, at::kLong);
+        const at::Tensor mine = at::full({1}, static_cast<std::int64_t>(::getpid()), at::kLong);
+        group.all_gather(processes, mine, {.name = "processes"})->wait();
+        const at::Tensor source = group.buffer(1 << 20).view(at::kFloat);
+        at::Tensor all = at::zeros({3 << 18});
+        const auto work = group.all_gather(all, source, {.unit = 3, .name = "h.3"});
+        if (rank == 1) {
+          std::raise(SIGKILL);
+        }
+        await_end(static_cast<pid_t>(processes[1].item<std::int64_t>()));
+        EXPECT_THAT(error_of([&] { work->wait(); }),
+                    AllOf(HasSubstr("[peer failed]"), HasSubstr("h.3"), HasSubstr("rank 1")));
+        EXPECT_THAT(error_of([&] { world.barrier(); }),
+                    AllOf(HasSubstr("first failure"), HasSubstr("h.3"), HasSubstr("rank 1")));
       },
       {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", "20"}}});
   EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);

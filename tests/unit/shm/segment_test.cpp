@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "fsdp/base/error.hpp"
+#include "shm/process.hpp"
 #include "support/error_of.hpp"
 
 namespace fsdp::shm {
@@ -83,6 +84,28 @@ TEST(Segment, AllItsPagesAreReserved) {
   made->free_pages();
   ASSERT_EQ(::stat(path_of(*made).c_str(), &status), 0);
   EXPECT_LE(status.st_blocks * 512, 64 * 1024);
+}
+
+TEST(ProcessWatch, NeedsNoDescriptorToTellALivingProcess) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  const ProcessWatch without_handle(child);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const ProcessWatch with_handle(child);
+  EXPECT_FALSE(without_handle.has_ended());
+  EXPECT_FALSE(with_handle.has_ended());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(without_handle.has_ended());
+  EXPECT_TRUE(with_handle.has_ended());
 }
 
 TEST(Segment, MoreThanTheSystemGivesIsAnErrorWithTheSize) {

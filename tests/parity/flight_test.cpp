@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/flight.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "support/temporary_directory.hpp"
+
+namespace fsdp::checkpoint::detail {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The disk is slow: rank 0 is at it for longer than it will wait for rank 1, which then needs a
+/// moment more.
+TEST(Flight, ASlowDiskDoesNotUseUpThePatienceForTheOtherRanks) {
+  constexpr milliseconds kPatience{1500};
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {{.name = "weights", .head = "", .bytes = 8}});
+  const std::array<float, 2> weight{1, 2};
+  Flight flight({.draft = draft,
+                 .rank = 0,
+                 .ranks = 2,
+                 .pieces = {{.range = {.tensor = 0, .bytes = 8}, .data = weight.data()}},
+                 .index = {.tensors = {{.name = "weight",
+                                        .dtype = "F32",
+                                        .shape = {2},
+                                        .file = "weights",
+                                        .bytes = 8}}},
+                 .commit = {}});
+  std::thread slow([&] {
+    std::this_thread::sleep_for(kPatience + milliseconds(300));
+    flight.set_copied(1);
+    std::this_thread::sleep_for(milliseconds(200));
+    archive::write_receipt(draft, 1, {});
+  });
+  EXPECT_EQ(flight.end_alone(kPatience), "");
+  slow.join();
+  EXPECT_TRUE(std::filesystem::exists(draft.final_path()));
+}
+
+TEST(Flight, ARankThatIsGoneIsWaitedForOnlySoLong) {
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {});
+  Flight flight({.draft = draft, .rank = 0, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
+  EXPECT_NE(flight.end_alone(milliseconds(50)).find("not all ranks have written"),
+            std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(draft.path()));
+}
+
+}  // namespace
+}  // namespace fsdp::checkpoint::detail
