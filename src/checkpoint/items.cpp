@@ -92,13 +92,13 @@ at::Tensor assemble(const World& world, const Item& item) {
   const auto label = comm::Label{.name = "checkpoint: " + item.name};
   const at::Tensor own =
       at::tensor({item.begin + item.answered_begin, item.answered_numel}, at::kLong);
-  at::Tensor ranges = at::empty({2 * world.size()}, at::kLong);
+  at::Tensor ranges = at::empty({std::int64_t{2} * world.size()}, at::kLong);
   communicator.all_gather(ranges, own, label)->wait();
   const auto* range = ranges.const_data_ptr<std::int64_t>();
   std::int64_t numel = archive::numel(item.shape);
   at::Tensor flat = at::empty({numel}, item.values.options());
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const at::Tensor part = flat.narrow(0, range[2 * rank], range[2 * rank + 1]);
+  for (int rank = 0; rank < world.size(); ++rank, range += 2) {
+    const at::Tensor part = flat.narrow(0, range[0], range[1]);
     if (rank == world.rank()) {
       part.copy_(item.answered());
     }

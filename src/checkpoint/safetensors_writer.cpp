@@ -58,6 +58,68 @@ std::vector<Named> renamed(std::vector<Named> all, const StoredNameOf& name_of) 
   return wanted;
 }
 
+/// The file to which one rank writes. A rank that cannot goes on gathering with the others: the
+/// first error waits for end(), where all meet again.
+class PatientFile {
+ public:
+  explicit PatientFile(const std::string& path) {
+    attempt([&] { file_.emplace(path, OpenMode::kWrite); });
+  }
+  void write(const at::Tensor& values, std::int64_t offset) {
+    attempt([&] {
+      file_.value().write(values.const_data_ptr(), static_cast<std::int64_t>(values.nbytes()),
+                          offset);
+    });
+  }
+  void end() {
+    attempt([&] { file_.value().sync(); });
+    if (failure_ != nullptr) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  template <class Action>
+  void attempt(const Action& action) {
+    if (failure_ != nullptr) {
+      return;
+    }
+    try {
+      action();
+    } catch (const Error&) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  std::optional<File> file_;
+  std::exception_ptr failure_;
+};
+
+/// `offsets`: of each parameter in the file. @collective
+void write_parameters(const Sharded& sharded, const std::vector<NamedShard>& parameters,
+                      const std::vector<std::int64_t>& offsets, PatientFile& file) {
+  bool has_gathered = false;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const NamedShard& parameter = parameters[i];
+    const auto itemsize = static_cast<std::int64_t>(parameter.shard.element_size());
+    if (parameter.parameter.is_contiguous()) {
+      file.write(parameter.shard.narrow(0, parameter.answered_begin, parameter.answered_numel),
+                 offsets[i] + (parameter.begin + parameter.answered_begin) * itemsize);
+    } else {
+      // A shard of a transposed or channels-last weight is no range of the logical tensor: such a
+      // weight is gathered, alone, and written by one rank.
+      const at::Tensor whole = parameter.parameter.contiguous();
+      has_gathered = true;
+      if (sharded.world().rank() == 0) {
+        file.write(whole, offsets[i]);
+      }
+    }
+  }
+  if (has_gathered) {
+    Sharded(sharded).reshard();
+  }
+}
+
 }  // namespace
 
 void save_safetensors(const Sharded& sharded, const std::string& path,
@@ -91,53 +153,12 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
     }
   });
   together(world, "save_safetensors: write", [&] {
-    // A rank that cannot write goes on gathering with the others: all meet again at the end.
-    std::exception_ptr failure;
-    const auto attempt = [&failure](auto&& action) {
-      try {
-        if (failure == nullptr) {
-          action();
-        }
-      } catch (const Error&) {
-        failure = std::current_exception();
-      }
-    };
-    std::optional<File> file;
-    attempt([&] { file.emplace(partial, OpenMode::kWrite); });
-    const auto write = [&](const void* data, std::int64_t bytes, std::int64_t offset) {
-      attempt([&] { file->write(data, bytes, offset); });
-    };
-    bool has_gathered = false;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const NamedShard& parameter = parameters[i];
-      const auto itemsize = static_cast<std::int64_t>(parameter.shard.element_size());
-      if (parameter.parameter.is_contiguous()) {
-        const at::Tensor own =
-            parameter.shard.narrow(0, parameter.answered_begin, parameter.answered_numel);
-        write(own.const_data_ptr(), own.numel() * itemsize,
-              layout.offsets[i] + (parameter.begin + parameter.answered_begin) * itemsize);
-      } else {
-        // A shard of a transposed or channels-last weight is no range of the logical tensor: such a
-        // weight is gathered, alone, and written by one rank.
-        const at::Tensor whole = parameter.parameter.contiguous();
-        has_gathered = true;
-        if (world.rank() == 0) {
-          write(whole.const_data_ptr(), whole.numel() * itemsize, layout.offsets[i]);
-        }
-      }
-    }
-    if (has_gathered) {
-      Sharded(sharded).reshard();
-    }
+    PatientFile file(partial);
+    write_parameters(sharded, parameters, layout.offsets, file);
     for (std::size_t i = 0; world.rank() == 0 && i < buffers.size(); ++i) {
-      const at::Tensor whole = buffers[i].buffer.contiguous();
-      write(whole.const_data_ptr(), static_cast<std::int64_t>(whole.nbytes()),
-            layout.offsets[parameters.size() + i]);
+      file.write(buffers[i].buffer.contiguous(), layout.offsets[parameters.size() + i]);
     }
-    attempt([&] { file->sync(); });
-    if (failure != nullptr) {
-      std::rethrow_exception(failure);
-    }
+    file.end();
   });
   together(world, "save_safetensors: rename", [&] {
     if (world.rank() == 0) {

@@ -36,14 +36,16 @@ void check_agreement(const World& world, const archive::Index& index) {
   const std::string text = to_json(index);
   const std::int64_t sum = archive::crc32(text.data(), text.size());
   const at::Tensor own = at::tensor({sum, index.step}, at::kLong);
-  const at::Tensor all = at::empty({2 * world.size()}, at::kLong);
+  const at::Tensor all = at::empty({std::int64_t{2} * world.size()}, at::kLong);
   world.communicator().all_gather(all, own, {.name = "checkpoint: agree"})->wait();
-  const auto* said = all.const_data_ptr<std::int64_t>();
+  const auto* first = all.const_data_ptr<std::int64_t>();
+  const auto* said = first;
   for (int rank = 1; rank < world.size(); ++rank) {
-    FSDP_CHECK(said[2 * rank + 1] == said[1], ErrorCode::kMismatch, "rank 0 saves step ", said[1],
-               ", rank ", rank, " saves step ", said[2 * rank + 1]);
-    FSDP_CHECK(said[2 * rank] == said[0], ErrorCode::kMismatch, "ranks 0 and ", rank,
-               " save different things at step ", said[1],
+    said += 2;
+    FSDP_CHECK(said[1] == first[1], ErrorCode::kMismatch, "rank 0 saves step ", first[1], ", rank ",
+               rank, " saves step ", said[1]);
+    FSDP_CHECK(said[0] == first[0], ErrorCode::kMismatch, "ranks 0 and ", rank,
+               " save different things at step ", first[1],
                ": tensors, optimizer state or RunState::values differ");
   }
 }

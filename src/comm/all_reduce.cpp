@@ -33,8 +33,11 @@ constexpr std::int64_t kSmallBytes = 4096;
 
 class AllReduceWork : public Work {
  public:
-  AllReduceWork(Communicator& group, at::Tensor buffer, double divisor, const Label& label)
-      : group_(group), buffer_(buffer.detach().view({-1})), divisor_(divisor), label_(label) {
+  AllReduceWork(Communicator& group, at::Tensor buffer, double divisor, Label label)
+      : group_(group),
+        buffer_(buffer.detach().view({-1})),
+        divisor_(divisor),
+        label_(std::move(label)) {
     const std::int64_t ranks = group.size();
     const auto element = static_cast<std::int64_t>(buffer_.element_size());
     const bool is_small = static_cast<std::int64_t>(buffer_.nbytes()) <= kSmallBytes;
@@ -96,6 +99,7 @@ class AllReduceWork : public Work {
   void sum_rest() {
     at::Tensor rest = buffer_.narrow(0, sliced_, buffer_.numel() - sliced_);
     std::vector<const void*> slices;
+    slices.reserve(static_cast<std::size_t>(group_.size()));
     for (int rank = 0; rank < group_.size(); ++rank) {
       slices.push_back(gathered_.narrow(0, rank * rest.numel(), rest.numel()).const_data_ptr());
     }

@@ -140,13 +140,12 @@ class HandOver : public torch::autograd::PostAccumulateGradHook {
 }  // namespace
 
 void ensure_autograd_engine() {
-  static const bool is_installed = [] {
+  static std::once_flag once;
+  std::call_once(once, [] {
     // Never destroyed: autograd's threads may outlive static objects.
     static auto* engine = new AutogradEngine(torch::autograd::Engine::get_default_engine());
     torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return *engine; });
-    return true;
-  }();
-  (void)is_installed;
+  });
 }
 
 int current_graph_task() { return torch::autograd::get_current_graph_task_id(); }

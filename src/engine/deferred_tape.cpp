@@ -121,6 +121,7 @@ void DeferredTape::add_step(DeferredStep step) {
     note_draw(step);
   }
   std::vector<std::size_t> filled;
+  filled.reserve(step.products.size());
   for (const DeferredStep::Product& product : step.products) {
     filled.push_back(product.storage);
   }
@@ -157,8 +158,8 @@ void DeferredTape::note_draw(DeferredStep& step) {
     streams_.push_back({generator, {}, {state}, state_of(generator)});
     stream = streams_.rbegin();
   }
-  step.stream = static_cast<std::size_t>(streams_.rend() - stream) - 1;
-  step.draw = stream->steps.size();
+  step.draw = {.stream = static_cast<std::size_t>(streams_.rend() - stream) - 1,
+               .index = stream->steps.size()};
   stream->steps.push_back(steps_.size());
 }
 
@@ -231,15 +232,15 @@ c10::Storage DeferredTape::fill(std::size_t storage, std::size_t end) {
 
 torch::jit::Stack DeferredTape::run(std::size_t index, const Memories& own) {
   const DeferredStep& step = steps_[index];
-  if (!step.stream.has_value()) {
-    return call(step, index, own, {}, nullptr);
+  if (!step.draw.has_value()) {
+    return call(step, index, own, nullptr);
   }
-  const at::Tensor state = state_before(*step.stream, *step.draw);
-  Stream& stream = streams_[*step.stream];
-  at::Tensor after;
-  torch::jit::Stack results = call(step, index, own, state, &after);
-  if (stream.states.size() == *step.draw + 1) {
-    stream.states.push_back(after);
+  const auto [of, draw] = *step.draw;
+  Stream& stream = streams_[of];
+  Random random{stream.generator, state_before(of, draw)};
+  torch::jit::Stack results = call(step, index, own, &random);
+  if (stream.states.size() == draw + 1) {
+    stream.states.push_back(random.state);
   }
   return results;
 }
@@ -263,8 +264,7 @@ const at::Tensor& DeferredTape::state_before(std::size_t stream, std::size_t dra
 }
 
 torch::jit::Stack DeferredTape::call(const DeferredStep& step, std::size_t index,
-                                     const Memories& own, const at::Tensor& state,
-                                     at::Tensor* after) {
+                                     const Memories& own, Random* random) {
   for (const DeferredStep::Held& held : step.held) {
     FSDP_CHECK(held.tensor._version() == held.version, ErrorCode::kInvalidArgument,
                "[DeferredInit] a tensor that ", step.op.schema().name(),
@@ -276,26 +276,26 @@ torch::jit::Stack DeferredTape::call(const DeferredStep& step, std::size_t index
     put(stack, operand.place,
         operand.view.of(known != own.end() ? known->second : fill(operand.view.storage, index)));
   }
-  if (after == nullptr) {
+  if (random == nullptr) {
     step.op.callBoxed(&stack);
     return stack;
   }
   // A generator of our own where the operator takes one, lest the process's be disturbed.
   const auto argument = generator_argument(step.op.schema());
-  at::Generator generator = streams_[*step.stream].generator;
+  at::Generator generator = random->generator;
   if (argument.has_value()) {
     generator = generator.clone();
     stack[*argument] = generator;
   }
   const at::Tensor before = state_of(generator);
-  set_state(generator, state);
+  set_state(generator, random->state);
   try {
     step.op.callBoxed(&stack);
   } catch (...) {
     set_state(generator, before);
     throw;
   }
-  *after = state_of(generator);
+  random->state = state_of(generator);
   set_state(generator, before);
   return stack;
 }

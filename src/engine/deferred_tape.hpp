@@ -85,7 +85,10 @@ struct DeferredStep {
     std::size_t storage;
   };
   std::vector<Product> products = {};
-  std::optional<std::size_t> stream = {}, draw = {};  ///< a random operator
+  struct Draw {
+    std::size_t stream, index;
+  };
+  std::optional<Draw> draw = {};  ///< of a random operator
 };
 
 /// *Thread safety*: all members lock.
@@ -119,8 +122,14 @@ class DeferredTape {
   void note_draw(DeferredStep& step);
   c10::Storage fill(std::size_t storage, std::size_t end);
   torch::jit::Stack run(std::size_t step, const Memories& own);
+  /// A generator and the state that an operator finds it in, then the one that it leaves.
+  struct Random {
+    at::Generator generator;
+    at::Tensor state;
+  };
+  /// `random`: none for an operator that does not draw.
   torch::jit::Stack call(const DeferredStep& step, std::size_t index, const Memories& own,
-                         const at::Tensor& state, at::Tensor* after);
+                         Random* random);
   const at::Tensor& state_before(std::size_t stream, std::size_t draw);
   bool overwrites(const DeferredStep& step, std::size_t storage) const;
   static bool produces(const DeferredStep& step, std::size_t storage);

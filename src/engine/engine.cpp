@@ -95,8 +95,11 @@ void Engine::release(std::span<const int> units) noexcept {
       execute(schedule_->release(bundles));
     }
   } catch (...) {
-    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws what
-    // execute() recorded.
+    // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws it,
+    // as execute() recorded it.
+    if (failure_ == nullptr) {
+      failure_ = std::current_exception();
+    }
   }
 }
 

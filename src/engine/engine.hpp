@@ -163,7 +163,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   memory::Bytes held_, most_held_;  ///< by optimizers
   bool has_optimizer_ = false;
   std::vector<Unit> units_;
-  std::optional<Bundles> bundles_;
+  Bundles bundles_;
   std::optional<int> root_;        ///< bundle of the root unit
   std::optional<int> replicated_;  ///< bundle of Options::replicate_below
   std::vector<NamedBuffer> buffers_;
@@ -173,7 +173,7 @@ class Engine : public TouchTarget, public std::enable_shared_from_this<Engine> {
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<GradSink> sink_;
   schedule::Config schedule_config_;
-  std::optional<schedule::Schedule> schedule_;
+  std::unique_ptr<schedule::Schedule> schedule_;
 
   schedule::Pass pass_ = schedule::Pass::kForward;  ///< of the last touch
   bool is_backward_open_ = false;

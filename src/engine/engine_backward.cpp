@@ -20,8 +20,8 @@ void Engine::ensure_backward() {
   is_backward_open_ = true;
   has_gradients_ = false;
   follow_requires_grad();
-  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
-    const auto members = bundles_->members(bundle);
+  for (int bundle = 0; bundle < bundles_.count(); ++bundle) {
+    const auto members = bundles_.members(bundle);
     const bool trains = std::ranges::any_of(members, [&](int unit) { return at(unit).trains; });
     schedule_->set_trainable(bundle, trains && !sink_->defers(bundle));
   }
@@ -85,7 +85,7 @@ void Engine::gradient(int index, int parameter_index, const at::Tensor& tensor) 
 }
 
 bool Engine::is_complete(int bundle) const {
-  return std::ranges::all_of(bundles_->members(bundle), [&](int unit) {
+  return std::ranges::all_of(bundles_.members(bundle), [&](int unit) {
     return std::ranges::all_of(at(unit).parameters, [](const Parameter& parameter) {
       return parameter.fired > 0 || !parameter.tensor.requires_grad();
     });

@@ -102,7 +102,7 @@ void Engine::renew_slice(int index, int slot) {
 }
 
 void Engine::start_gather(const Action& action) {
-  for (int index : bundles_->members(action.unit)) {
+  for (int index : bundles_.members(action.unit)) {
     Unit& unit = at(index);
     renew_slice(index, action.slot);
     counters_.secondary_gathers += unit.has_secondary ? 1 : 0;
@@ -119,7 +119,7 @@ void Engine::count_gather(const Unit& unit, at::ScalarType dtype) {
 }
 
 void Engine::wait_gather(const Action& action) {
-  for (int index : bundles_->members(action.unit)) {
+  for (int index : bundles_.members(action.unit)) {
     Unit& unit = at(index);
     emit_bytes(trace::EventKind::kGatherWaitBegin, index, action.slot);
     store_->wait(index);
@@ -132,7 +132,7 @@ void Engine::wait_gather(const Action& action) {
 }
 
 void Engine::free(const Action& action) {
-  for (int index : bundles_->members(action.unit)) {
+  for (int index : bundles_.members(action.unit)) {
     Unit& unit = at(index);
     unit.rest();
     store_->release(unit, index, action.slot, options_.poison_freed);
@@ -148,7 +148,7 @@ void Engine::emit(trace::EventKind kind, int unit, int slot) {
 }
 
 void Engine::emit_reduced(trace::EventKind kind, const Action& action) {
-  for (int unit : bundles_->members(action.unit)) {
+  for (int unit : bundles_.members(action.unit)) {
     if (at(unit).trains) {
       emit(kind, unit, action.slot);
     }

@@ -78,7 +78,7 @@ std::uint64_t Engine::begin_full(bool writeback) {
     record_failure();
     std::rethrow_exception(failure_);
   }
-  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
+  for (int bundle = 0; bundle < bundles_.count(); ++bundle) {
     schedule_->hold(bundle);
   }
   full_writeback_ = writeback;
@@ -103,7 +103,7 @@ void Engine::end_full(std::uint64_t scope) noexcept {
     hide_whole(unit);
     unit.rest();
   }
-  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
+  for (int bundle = 0; bundle < bundles_.count(); ++bundle) {
     schedule_->unhold(bundle);
   }
   full_buffers_.clear();

@@ -37,7 +37,7 @@ void Engine::check_usable() {
 /// because what they wait for will not come.
 void Engine::record_failure() {
   failure_ = std::current_exception();
-  std::string text = "an exception that is no std::exception";
+  std::string text;
   try {
     throw;
   } catch (const Error& error) {
@@ -50,6 +50,7 @@ void Engine::record_failure() {
   } catch (const std::exception& error) {
     text = error.what();
   } catch (...) {
+    text = "an exception that is no std::exception";
   }
   communicator_.publish_failure(text);
 }

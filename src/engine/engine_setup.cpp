@@ -172,19 +172,19 @@ bool Engine::is_aliased() const {
 void Engine::make_stores() {
   std::vector<int> kept, own_buffers;
   int others = 0;
-  for (int bundle = 0; bundle < bundles_->count(); ++bundle) {
-    const auto members = bundles_->members(bundle);
+  for (int bundle = 0; bundle < bundles_.count(); ++bundle) {
+    const auto members = bundles_.members(bundle);
     if (std::ranges::any_of(members, [&](int unit) { return at(unit).is_kept; })) {
       kept.push_back(bundle);
     }
     const bool is_spread_over_backward = bundle == root_ || bundle == replicated_;
-    if (is_spread_over_backward && bundles_->count() > 1) {
+    if (is_spread_over_backward && bundles_.count() > 1) {
       own_buffers.push_back(bundle);
     } else {
       ++others;
     }
   }
-  schedule_config_ = {.units = bundles_->count(),
+  schedule_config_ = {.units = bundles_.count(),
                       .prefetch = options_.prefetch,
                       .slots = 1 + options_.prefetch + options_.extra_slots,
                       .reduce_buffers = std::clamp(others, 1, 2),
@@ -200,7 +200,7 @@ void Engine::make_stores() {
     }
   }
   sink_ = std::make_unique<GradSink>(
-      communicator_, ledger_, units_, *bundles_,
+      communicator_, ledger_, units_, bundles_,
       SinkConfig{.buffers = schedule_config_.reduce_buffers, .own_buffers = own_buffers},
       counters_);
   tag_gradients();
@@ -223,9 +223,13 @@ void Engine::update_promise() {
 }
 
 void Engine::cast_buffers() {
+  const auto dtype = options_.precision.buffers;
+  if (!dtype.has_value()) {
+    return;
+  }
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     if (low_buffers_[i]) {
-      cast_buffers_.emplace_back(buffers_[i].buffer, *options_.precision.buffers);
+      cast_buffers_.emplace_back(buffers_[i].buffer, *dtype);
       buffers_[i].buffer = cast_buffers_.back().saved();
     }
   }
@@ -248,7 +252,7 @@ void Engine::tag_gradients() {
 }
 
 void Engine::make_schedule() {
-  schedule_.emplace(schedule_config_);
+  schedule_ = std::make_unique<schedule::Schedule>(schedule_config_);
   for (const Unit& unit : units_) {
     if (unit.is_optional) {
       schedule_->set_optional(unit.bundle);

@@ -47,12 +47,12 @@ std::unique_ptr<Copier> make_copier(const Options& options, c10::Device device,
 }
 
 void set_home(std::vector<Unit>& units, const Options& options, Copier* copier) {
+  const bool pins = options.offload.has_value() && options.offload->pin_memory;
   for (Unit& unit : units) {
-    unit.home = copier == nullptr
-                    ? Home{.device = unit.device}
-                    : Home{.device = c10::kCPU,
-                           .is_pinned = options.offload->pin_memory && !unit.device.is_cpu(),
-                           .copier = copier};
+    unit.home = copier == nullptr ? Home{.device = unit.device}
+                                  : Home{.device = c10::kCPU,
+                                         .is_pinned = pins && !unit.device.is_cpu(),
+                                         .copier = copier};
   }
 }
 
@@ -78,7 +78,7 @@ void abandon(const Unit& unit, std::uint64_t ticket) noexcept {
   try {
     unit.home.copier->wait(ticket);
   } catch (...) {
-    // Who gives up a transfer knows of a failure already.
+    return;  // who gives up a transfer knows of a failure already
   }
 }
 

@@ -88,6 +88,7 @@ void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>
   std::memcpy(text.data_ptr(), own.data(), own.size());
   const at::Tensor texts = gather_rows(communicator, text, "fully_shard: manifest text");
   std::vector<std::vector<std::string>> manifests;
+  manifests.reserve(static_cast<std::size_t>(communicator.size()));
   for (int rank = 0; rank < communicator.size(); ++rank) {
     manifests.push_back(
         lines_of(std::string(static_cast<const char*>(texts[rank].data_ptr()),

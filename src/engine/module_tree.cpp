@@ -76,6 +76,26 @@ void check_aliases(const ModuleTree& tree) {
   }
 }
 
+/// `registered`: what the module of `path` has under the member's name.
+void check_is_registered(const torch::nn::Module& root, const std::string& path,
+                         const Member& member, const at::Tensor& registered) {
+  if (registered.is_same(*member.tensor)) {
+    return;
+  }
+  std::string source;
+  for (const auto& parameter : root.named_parameters()) {
+    if (parameter.value().is_same(*member.tensor)) {
+      source = parameter.key();
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "[fully_shard] \"",
+       path.empty() ? member.name : path + "." + member.name,
+       "\" as forward uses it is not the registered parameter",
+       source.empty() ? "" : ", it is \"" + source + "\"",
+       ": an assignment to the member does not tie weights, the registered one would never "
+       "train. Use fsdp::tie_weights(from, \"weight\", to, \"weight\")");
+}
+
 void check_members(torch::nn::Module& root) {
   for (const auto& item : root.named_modules("", /*include_self=*/true)) {
     torch::nn::Module& module = *item.value();
@@ -86,22 +106,8 @@ void check_members(torch::nn::Module& root) {
     const auto registered = module.named_parameters(/*recurse=*/false);
     for (const Member& member : layer_members(module)) {
       const at::Tensor* entry = registered.find(member.name);
-      if (entry == nullptr || !member.tensor->defined()) {
-        continue;
-      }
-      if (!entry->is_same(*member.tensor)) {
-        std::string source;
-        for (const auto& parameter : root.named_parameters()) {
-          if (parameter.value().is_same(*member.tensor)) {
-            source = parameter.key();
-          }
-        }
-        const std::string name = item.key().empty() ? member.name : item.key() + "." + member.name;
-        fail(ErrorCode::kInvalidArgument, "[fully_shard] \"", name,
-             "\" as forward uses it is not the registered parameter",
-             source.empty() ? "" : ", it is \"" + source + "\"",
-             ": an assignment to the member does not tie weights, the registered one would never "
-             "train. Use fsdp::tie_weights(from, \"weight\", to, \"weight\")");
+      if (entry != nullptr && member.tensor->defined()) {
+        check_is_registered(root, item.key(), member, *entry);
       }
     }
   }
@@ -116,8 +122,7 @@ std::string parent_of(const std::string& path) {
 
 bool is_inside(const std::string& path, const std::string& module) {
   return module.empty() || path == module ||
-         (path.size() > module.size() && path.compare(0, module.size(), module) == 0 &&
-          path[module.size()] == '.');
+         (path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.');
 }
 
 void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {

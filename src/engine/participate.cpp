@@ -67,7 +67,7 @@ std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
   for (std::vector<int>& touched : run) {
     std::vector<int> members;
     for (int bundle : touched) {
-      const auto of = bundles_->members(bundle);
+      const auto of = bundles_.members(bundle);
       members.insert(members.end(), of.begin(), of.end());
     }
     std::ranges::sort(members);

@@ -78,8 +78,9 @@ std::string describe(const Types& types) {
 }
 
 CastBuffer::CastBuffer(const at::Tensor& of_module, at::ScalarType dtype)
-    : of_module_(of_module), saved_(of_module.detach().clone()) {
-  seen_version_ = static_cast<std::uint32_t>(saved_._version());
+    : of_module_(of_module),
+      saved_(of_module.detach().clone()),
+      seen_version_(static_cast<std::uint32_t>(saved_._version())) {
   of_module_.set_data(saved_.to(dtype));
 }
 

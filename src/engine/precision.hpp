@@ -40,7 +40,7 @@ class CastBuffer {
  private:
   at::Tensor of_module_;
   at::Tensor saved_;
-  std::uint32_t seen_version_ = 0;  ///< of saved_
+  std::uint32_t seen_version_;  ///< of saved_
 };
 
 }  // namespace fsdp::engine

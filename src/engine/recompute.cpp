@@ -114,8 +114,7 @@ class CheckpointFrame : public SavedTensorPolicy,
   void enter() { scope_.emplace(*this); }
   void leave() {
     scope_.reset();
-    draws_ = !random_->are_current();
-    if (!draws_) {
+    if (random_.has_value() && random_->are_current()) {
       random_.reset();
     }
   }
@@ -142,7 +141,6 @@ class CheckpointFrame : public SavedTensorPolicy,
   std::recursive_mutex mutex_;
   CheckpointScope::Rerun rerun_;
   std::optional<RandomStates> random_;  ///< before the first run; none when it drew nothing
-  bool draws_ = false;
   std::vector<SavedVariable> inputs_;
   std::vector<std::string> saved_;  ///< what the first run saved
   std::optional<SavedTensorScope> scope_;
@@ -195,6 +193,7 @@ std::unique_ptr<SavedVariableHooks> CheckpointFrame::make_hooks() {
 
 void CheckpointFrame::run_again() {
   std::vector<at::Tensor> inputs;
+  inputs.reserve(inputs_.size());
   for (const SavedVariable& input : inputs_) {
     inputs.push_back(input.unpack());
   }
@@ -202,7 +201,7 @@ void CheckpointFrame::run_again() {
   {
     c10::AutoGradMode grad_mode(true);
     std::optional<RandomStates> now;
-    if (draws_) {
+    if (random_.has_value()) {
       now = random_->restore();
     }
     try {

@@ -172,9 +172,7 @@ at::Tensor Sharded::participate(const std::string& unit) const {
       engine_, [&](const engine::Unit& of, const engine::Parameter&) { return is_asked(of); });
 }
 
-FullParameters Sharded::full_parameters(bool writeback) const {
-  return FullParameters(engine_, writeback);
-}
+FullParameters Sharded::full_parameters(bool writeback) const { return {engine_, writeback}; }
 
 void Sharded::reshard() { engine_->reshard(); }
 
@@ -213,9 +211,7 @@ bool Sharded::is_sharded(const at::Tensor& tensor) const { return engine_->owns(
 // --- FullParameters --------------------------------------------------------------------------
 
 FullParameters::FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback)
-    : engine_(std::move(engine)), writeback_(writeback) {
-  scope_ = engine_->begin_full(writeback_);
-}
+    : engine_(std::move(engine)), writeback_(writeback), scope_(engine_->begin_full(writeback_)) {}
 
 FullParameters::FullParameters(FullParameters&&) noexcept = default;
 

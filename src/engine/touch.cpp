@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <ranges>
 #include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
@@ -255,8 +256,8 @@ void collect(const c10::IValue& value, bool is_write, Call& call, AllHits& all) 
 class Pins {
  public:
   ~Pins() {
-    for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
-      (*held)->target->release((*held)->units);
+    for (TargetHits* held : std::views::reverse(held_)) {
+      held->target->release(held->units);
     }
   }
   void add(TargetHits& hits, const char* op, std::uint64_t signature) {
@@ -322,7 +323,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
     pins.add(hits, call.op, call.signature);
   }
   const OperandCast rule = rule_of(all);
-  if (!rule.operands && !rule.results.has_value()) {
+  if (!all.dtype.has_value() || (!rule.operands && !rule.results.has_value())) {
     op.callBoxed(stack);
     if (info.marks_result && call.shard.defined()) {
       mark_result(call.shard, *stack);

@@ -51,6 +51,7 @@ void from_values(Options& options, std::span<const Field<Options>> fields,
 template <class Options>
 std::vector<Options> options_of(const std::vector<Group<Options>>& groups) {
   std::vector<Options> options;
+  options.reserve(groups.size());
   for (const Group<Options>& group : groups) {
     options.push_back(group.options);
   }

@@ -10,7 +10,7 @@ at::Tensor global_mean_loss(const at::Tensor& local_sum, double local_count, con
   // needed before backward; reading the sum would make a GPU wait.
   const double total =
       mean_over_ranks(world, /*value=*/0, local_count, "global_mean_loss").total_weight();
-  return local_sum * (static_cast<double>(world.size()) / total);
+  return local_sum.mul(static_cast<double>(world.size()) / total);
 }
 
 }  // namespace fsdp

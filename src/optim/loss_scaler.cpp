@@ -39,7 +39,7 @@ at::Tensor LossScaler::scale(const at::Tensor& loss) const {
   }
   // 65536 is no number of float16.
   const bool is_low = loss.scalar_type() == at::kHalf || loss.scalar_type() == at::kBFloat16;
-  return (is_low ? loss.to(at::kFloat) : loss) * state_.scale;
+  return (is_low ? loss.to(at::kFloat) : loss).mul(state_.scale);
 }
 
 GradientCheck LossScaler::unscale_(std::optional<double> max_norm) {

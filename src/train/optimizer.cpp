@@ -20,7 +20,7 @@ std::vector<std::string> tables(const models::ModelConfig& model) {
                                        ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
                                        : std::vector<std::string>{"*embed_tokens.weight"};
   if (!models::sizes(model).tied) {
-    names.push_back("*lm_head.weight");
+    names.emplace_back("*lm_head.weight");
   }
   return names;
 }

@@ -81,7 +81,9 @@ class Run {
     if (!config_.init.empty() && standing_.step == 0) {
       begin_with_published_weights();
     }
-    log_.emplace(is_first() ? config_.log : "", standing_.step);
+    if (is_first()) {
+      log_.emplace(config_.log, standing_.step);
+    }
     TrainResult result = steps();
     stop_.reset();
     if (result.is_stopped) {
@@ -160,7 +162,7 @@ class Run {
       } else if (config_.eval_every > 0 && report.step % config_.eval_every == 0) {
         report.validation_loss = evaluate(1);
       }
-      if (is_first()) {
+      if (log_.has_value()) {
         log_->write(report);
         progress.show(report);
       }
@@ -259,7 +261,7 @@ class Run {
   Schedule schedule_;
   std::int64_t batch_, micro_steps_;
   detail::Checkpoints checkpoints_;
-  std::optional<detail::RunLog> log_;  ///< from the moment it is known where the run begins
+  std::optional<detail::RunLog> log_;  ///< of rank 0, once it is known where the run begins
   std::optional<detail::StopRequest> stop_;
   detail::Standing standing_;
   bool must_stop_ = false;
