@@ -121,7 +121,7 @@ void GuardianProcess::guard() {
   flush(0);
 }
 
-/// Until a tick has gone by without any.
+/// Hears of it in its order; waits a tick at most.
 void GuardianProcess::wait_for_news() {
   std::array<epoll_event, 64> events{};
   int count = 0;

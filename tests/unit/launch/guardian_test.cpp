@@ -136,16 +136,11 @@ TEST_F(GuardianTest, ASecondInterruptKillsAtOnce) {
       2, "trap 'echo told $RANK' INT; trap '' TERM; echo up $RANK; while :; do sleep 0.1; done");
   options.grace = seconds(60);
   LauncherProcess launcher(options);
-  const auto say = [&](const std::string& word) {
-    return eventually([&] {
-      return launcher.output().find(word + " 0") != std::string::npos &&
-             launcher.output().find(word + " 1") != std::string::npos;
-    });
-  };
-  ASSERT_TRUE(say("up"));
+  ASSERT_TRUE(launcher.says("up 0") && launcher.says("up 1"));
   ::kill(launcher.pid(), SIGINT);
-  ASSERT_TRUE(say("told"));  // a second signal that comes before the first was handled is none
-  EXPECT_EQ(launcher.wait(milliseconds(200)), -1);
+  // A second signal that comes before the first was handled is none.
+  ASSERT_TRUE(launcher.says("told 0") && launcher.says("told 1"));
+  EXPECT_EQ(launcher.wait(milliseconds(500)), -1);
   ::kill(launcher.pid(), SIGINT);
   EXPECT_EQ(launcher.wait(seconds(5)), 128 + SIGINT);
 }
@@ -179,12 +174,9 @@ TEST_F(GuardianTest, UserSignalOneReachesAllRanksAndKillsNone) {
   LauncherProcess launcher({.ranks = 3,
                             .command = {"/proc/self/exe", "--gtest_filter=*UserSignalOne*"},
                             .environment = {{kDirectory, files_.path()}}});
-  const auto says = [&](const std::string& text) {
-    return eventually([&] { return launcher.output().find(text) != std::string::npos; });
-  };
-  ASSERT_TRUE(says("up 0") && says("up 1") && says("up 2"));
+  ASSERT_TRUE(launcher.says("up 0") && launcher.says("up 1") && launcher.says("up 2"));
   ::kill(launcher.pid(), SIGUSR1);
-  EXPECT_TRUE(says("state 0") && says("[1] state 1"));
+  EXPECT_TRUE(launcher.says("state 0") && launcher.says("[1] state 1"));
   files_.write("end", "");
   EXPECT_EQ(launcher.wait(), 0) << launcher.output();
 }
@@ -219,9 +211,7 @@ TEST_F(GuardianTest, ARankThatStandsStillIsNamedAndStopped) {
   LaunchOptions options = script(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 60");
   options.grace = seconds(40);
   LauncherProcess launcher(options);
-  EXPECT_TRUE(eventually([&] {
-    return launcher.output().find("rank 1 stands still, stopped by signal 19") != std::string::npos;
-  })) << launcher.output();
+  EXPECT_TRUE(launcher.says("rank 1 stands still, stopped by signal 19")) << launcher.output();
   ::kill(launcher.pid(), SIGTERM);
   EXPECT_EQ(launcher.wait(seconds(20)), 128 + SIGTERM) << "it can answer before the grace";
 }

@@ -124,6 +124,10 @@ int LauncherProcess::wait(std::chrono::milliseconds limit) {
 
 std::string LauncherProcess::output() const { return read_file(directory_.path("output")); }
 
+bool LauncherProcess::says(const std::string& text) const {
+  return eventually([&] { return output().find(text) != std::string::npos; });
+}
+
 std::vector<pid_t> LauncherProcess::left_over(std::chrono::milliseconds limit) const {
   const std::string variable = std::string(kVariable) + "=" + directory_.path();
   std::vector<pid_t> left;

@@ -32,6 +32,8 @@ class LauncherProcess {
   int wait(std::chrono::milliseconds limit = std::chrono::seconds(20));
   /// Standard output and standard error so far.
   std::string output() const;
+  /// Waits until the output has `text`.
+  bool says(const std::string& text) const;
   /// Waits up to `limit` until no process of the job is left. @returns those that are
   std::vector<pid_t> left_over(std::chrono::milliseconds limit) const;
 

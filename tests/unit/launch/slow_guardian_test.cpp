@@ -51,10 +51,7 @@ int count_watched(pid_t pid) {
 TEST(SlowGuardian, AStopReachesAGuardianThatHasNoRoomForIt) {
   constexpr int kMoreThanTheChannelHolds = 400;
   LauncherProcess launcher(script(2, "echo up $RANK; exec sleep 60"));
-  ASSERT_TRUE(eventually([&] {
-    return launcher.output().find("up 0") != std::string::npos &&
-           launcher.output().find("up 1") != std::string::npos;
-  }));
+  ASSERT_TRUE(launcher.says("up 0") && launcher.says("up 1"));
   const pid_t guardian = launcher.guardian();
   ::kill(guardian, SIGSTOP);
   for (int i = 0; i < kMoreThanTheChannelHolds; ++i) {
