@@ -11,7 +11,7 @@ from repo import ROOT, cpp_files, finish, where
 
 LEVELS = {
     0: ["base"],
-    1: ["layout", "schedule", "memory", "trace", "format", "shm", "tokens"],
+    1: ["net", "layout", "schedule", "memory", "trace", "format", "shm", "tokens"],
     2: ["comm", "launch", "data", "models", "archive"],
     3: ["engine"],
     4: ["optim"],
@@ -20,6 +20,16 @@ LEVELS = {
     7: ["apps"],
 }
 LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in modules}
+# Floors inside of a module, low to high: a folder, or a source of the module's own folder by its
+# stem, includes lower floors only, and no sibling. What is not named is above all that is.
+FLOORS = {
+    "engine": [
+        ["touch"],
+        ["unit", "deferred", "recompute"],
+        ["partition", "store", "sink"],
+        ["executor"],
+    ],
+}
 TORCH_FREE = set(LEVELS[0] + LEVELS[1] + ["launch", "data", "archive"])
 # Where a public header may include all of torch/torch.h.
 WHOLE_TORCH = {"models", "train"}
@@ -48,6 +58,37 @@ def target_of(include):
     return parts[0] if len(parts) > 1 and parts[0] in LEVEL_OF else None
 
 
+def room_of(module, parts):
+    """The room of a module that a private file is in: its folder, else its stem."""
+    return parts[0] if len(parts) > 1 else parts[0].rsplit(".", 1)[0]
+
+
+def floor_of(module, room):
+    for floor, rooms in enumerate(FLOORS[module]):
+        if room in rooms:
+            return floor
+    return len(FLOORS[module])
+
+
+def upward(module, path, include):
+    """Why a file of `module` must not include `include` of the same module, or None."""
+    parts = path.relative_to(ROOT).parts
+    target = include.split("/")
+    if module not in FLOORS or parts[0] != "src" or target[0] != module:
+        return None
+    own, other = room_of(module, parts[2:]), room_of(module, target[1:])
+    if own == other:
+        return None
+    own_floor, other_floor = floor_of(module, own), floor_of(module, other)
+    top = len(FLOORS[module])
+    if other_floor < own_floor or own_floor == other_floor == top:
+        return None
+    return (
+        f"{module}/{own} (floor {own_floor}) includes {module}/{other} (floor {other_floor}); "
+        "only lower floors are allowed"
+    )
+
+
 def findings_in(path):
     module = module_of(path)
     if module is None:
@@ -67,6 +108,9 @@ def findings_in(path):
                 f"{where(path, number)}: {module} (level {LEVEL_OF[module]}) includes "
                 f"{target} (level {LEVEL_OF[target]}); only lower levels are allowed"
             )
+        reason = upward(module, path, include)
+        if reason:
+            found.append(f"{where(path, number)}: {reason}")
         if TORCH.match(include) and module in TORCH_FREE:
             found.append(f"{where(path, number)}: {module} is torch-free, yet includes {include}")
         if public and include == "torch/torch.h" and module not in WHOLE_TORCH:

@@ -10,7 +10,7 @@
 
 #include "comm/dispatch_guard.hpp"
 #include "comm/group_of_one.hpp"
-#include "comm/host.hpp"
+#include "comm/join/host.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective_log.hpp"
+#include "comm/failure/collective_log.hpp"
 #include "comm/fingerprint.hpp"
 #include "fsdp/comm/communicator.hpp"
 

@@ -15,7 +15,7 @@
 
 #include "base/descriptor.hpp"
 #include "comm/dispatch_guard.hpp"
-#include "comm/host.hpp"
+#include "comm/join/host.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {

@@ -14,24 +14,24 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "base/interface_choice.hpp"
-#include "base/network.hpp"
 #include "comm/deadline.hpp"
-#include "comm/gloo.hpp"
-#include "comm/host.hpp"
-#include "comm/regroup.hpp"
-#include "comm/rendezvous.hpp"
-#include "comm/set_up_exchange.hpp"
-#include "comm/shm.hpp"
-#include "comm/state_signal.hpp"
-#include "comm/threads.hpp"
+#include "comm/failure/state_signal.hpp"
+#include "comm/gloo/gloo.hpp"
+#include "comm/join/host.hpp"
+#include "comm/join/regroup.hpp"
+#include "comm/join/rendezvous.hpp"
+#include "comm/join/set_up_exchange.hpp"
+#include "comm/shm/shm.hpp"
+#include "comm/threads/threads.hpp"
 #include "comm/timeout.hpp"
-#include "comm/two_level.hpp"
+#include "comm/two_level/two_level.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/base/rank_env.hpp"
 #include "fsdp/comm/c10d.hpp"
 #include "fsdp/comm/communicator.hpp"
+#include "net/interface_choice.hpp"
+#include "net/network.hpp"
 
 namespace fsdp {
 
@@ -167,7 +167,7 @@ World init(const InitOptions& options) {
              ErrorCode::kInvalidArgument, "transport is '", options.transport,
              "', must be auto, shm, gloo, shm+gloo or c10d");
   const base::RankEnvironment environment = base::read_rank_environment();
-  base::check_interface_variable();
+  net::check_interface_variable();
   const auto given = [](std::chrono::milliseconds option, auto from_environment) {
     return option.count() > 0 ? option : from_environment();
   };
@@ -183,7 +183,7 @@ World init(const InitOptions& options) {
     communicator->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
               environment.source, ") met at ",
-              base::endpoint_text(environment.master_addr, environment.master_port), ", transport ",
+              net::endpoint_text(environment.master_addr, environment.master_port), ", transport ",
               communicator->transport());
   }
   return World(std::move(communicator), environment.local_rank, environment.local_size);

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/backward.hpp"
-#include "engine/saved_tensors.hpp"
+#include "engine/touch/backward.hpp"
+#include "engine/touch/saved_tensors.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {

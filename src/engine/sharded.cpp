@@ -6,10 +6,10 @@
 #include <regex>
 #include <utility>
 
-#include "engine/engine.hpp"
-#include "engine/layer_members.hpp"
-#include "engine/participate.hpp"
-#include "engine/partition.hpp"
+#include "engine/executor/engine.hpp"
+#include "engine/executor/participate.hpp"
+#include "engine/partition/layer_members.hpp"
+#include "engine/partition/partition.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 

@@ -17,7 +17,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/network.hpp"
 #include "fsdp/base/error.hpp"
 #include "launch/core_sets.hpp"
 #include "launch/descendants.hpp"
@@ -29,6 +28,7 @@
 #include "launch/report.hpp"
 #include "launch/stop_signals.hpp"
 #include "launch/terminal.hpp"
+#include "net/network.hpp"
 
 namespace fsdp::launch {
 namespace {
@@ -41,7 +41,7 @@ using detail::StopSignals;
 
 Descriptor listen_for_ranks(std::uint16_t port) {
   try {
-    return base::listen_on("127.0.0.1", port);
+    return net::listen_on("127.0.0.1", port);
   } catch (const Error& error) {
     fail(ErrorCode::kInvalidArgument, error.text(),
          ". Without --master-port a free port is chosen");
@@ -125,7 +125,7 @@ void Supervisor::prepare() {
     command.arguments = options_.command;
     command.program = program;
     command.environment = detail::make_environment(
-        options_, number, {.port = base::port_of(listener), .socket = listener});
+        options_, number, {.port = net::port_of(listener), .socket = listener});
     command.inherited_socket = number == 0 ? listener : -1;
     command.input = number == 0 && !detail::is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
     command.ignores_hangup = signals_.ignores_hangup();

@@ -8,7 +8,7 @@
 #include <exception>
 #include <utility>
 
-#include "engine/engine.hpp"
+#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "optim/own_shards.hpp"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "engine/engine.hpp"
+#include "engine/executor/engine.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "optim/own_shards.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "engine/engine.hpp"
+#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/optim/groups.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/name_pattern.hpp"
+#include "engine/partition/name_pattern.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::optim {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/engine.hpp"
+#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/optim/clip.hpp"
 #include "optim/own_shards.hpp"

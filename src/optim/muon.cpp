@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/engine.hpp"
+#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/optim/groups.hpp"
 #include "optim/adamw_rule.hpp"

@@ -4,7 +4,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/narrow.h>
 
-#include "engine/touch.hpp"
+#include "engine/touch/touch.hpp"
 
 namespace fsdp::optim {
 

@@ -3,9 +3,9 @@
 ///
 /// NOTE [shards refuse what mixes their elements]
 /// A norm or a sum over a rank's part is no norm of the parameter, so the dispatcher's fallback
-/// refuses such operators on shards and their gradients (src/engine/shard_operators.hpp). What this
-/// library does itself is right by construction and passes below the fallback: it excludes the
-/// touch key. Then nobody tells the engine of writes, so they are announced before.
+/// refuses such operators on shards and their gradients (src/engine/touch/shard_operators.hpp).
+/// What this library does itself is right by construction and passes below the fallback: it
+/// excludes the touch key. Then nobody tells the engine of writes, so they are announced before.
 #pragma once
 
 #include <ATen/core/Tensor.h>

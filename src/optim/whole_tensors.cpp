@@ -12,7 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/engine.hpp"
+#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "optim/own_shards.hpp"

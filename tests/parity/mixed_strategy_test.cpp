@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/name_pattern.hpp"
+#include "engine/partition/name_pattern.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
 #include "support/error_of.hpp"

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <set>
 
-#include "engine/touch.hpp"
+#include "engine/touch/touch.hpp"
 #include "parity/touch_support.hpp"
 
 namespace fsdp::test {

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <thread>
 
-#include "comm/collective_log.hpp"
+#include "comm/failure/collective_log.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/world.hpp"

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/collective_log.hpp"
+#include "comm/failure/collective_log.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/mesh.hpp"

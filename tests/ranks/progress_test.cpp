@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/progress.hpp"
+#include "comm/gloo/progress.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "ranks/transport_harness.hpp"

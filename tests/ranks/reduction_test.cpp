@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/gloo.hpp"
+#include "comm/gloo/gloo.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/c10d.hpp"
 #include "fsdp/comm/communicator.hpp"

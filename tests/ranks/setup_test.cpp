@@ -13,10 +13,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/network.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/world.hpp"
+#include "net/network.hpp"
 #include "support/processes.hpp"
 
 namespace fsdp {
@@ -40,16 +40,16 @@ void meet_and_add(const std::string& transport = "auto") {
 
 /// Without a socket from a launcher: rank 0 opens the port itself.
 Variables own_port(const std::string& address) {
-  const base::Descriptor listener = base::listen_on("", 0);
+  const base::Descriptor listener = net::listen_on("", 0);
   return {{"MASTER_ADDR", address},
-          {"MASTER_PORT", std::to_string(base::port_of(listener.get()))},
+          {"MASTER_PORT", std::to_string(net::port_of(listener.get()))},
           {"FSDP_STORE_FD", ""},
           {"FSDP_SETUP_TIMEOUT", "20"}};
 }
 
 TEST(Setup, Fault124_RanksMeetAtLiteralsAndNames) {
   for (const std::string address : {"127.0.0.1", "localhost", "::1"}) {
-    if (address == "::1" && !base::source_address_towards(address)) {
+    if (address == "::1" && !net::source_address_towards(address)) {
       continue;
     }
     for (const ProcessResult& rank : test::run_processes(2, address, [](int) { meet_and_add(); },
@@ -176,8 +176,8 @@ TEST(Setup, Fault127_AnotherTransportIsAnErrorOnAll) {
 }
 
 TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
-  const base::Descriptor stranger = base::listen_on("", 0);  // never answers
-  const std::string port = std::to_string(base::port_of(stranger.get()));
+  const base::Descriptor stranger = net::listen_on("", 0);  // never answers
+  const std::string port = std::to_string(net::port_of(stranger.get()));
   const auto ranks = test::run_processes(
       2, "stranger", [](int) { init(); },
       {.environment = {{"MASTER_PORT", port}, {"FSDP_STORE_FD", ""}, {"FSDP_SETUP_TIMEOUT", "3"}}});

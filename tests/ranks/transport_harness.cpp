@@ -12,9 +12,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/gloo.hpp"
-#include "comm/shm.hpp"
-#include "comm/two_level.hpp"
+#include "comm/gloo/gloo.hpp"
+#include "comm/shm/shm.hpp"
+#include "comm/two_level/two_level.hpp"
 #include "fsdp/comm/c10d.hpp"
 #include "fsdp/comm/world.hpp"
 

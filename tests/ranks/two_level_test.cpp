@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/two_level.hpp"
+#include "comm/two_level/two_level.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/world.hpp"

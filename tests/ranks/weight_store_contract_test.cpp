@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/weight_store.hpp"
+#include "engine/store/weight_store.hpp"
 #include "fsdp/base/error.hpp"
 #include "ranks/transport_harness.hpp"
 

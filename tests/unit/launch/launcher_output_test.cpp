@@ -16,8 +16,8 @@
 #include <memory>
 #include <string>
 
-#include "base/network.hpp"
 #include "launcher_process.hpp"
+#include "net/network.hpp"
 
 namespace fsdp::launch {
 namespace {
@@ -227,8 +227,8 @@ int meet(const std::string& token) {
     return read_all(peer.get()) == token ? 0 : 5;
   }
   const auto address =
-      base::resolve(std::getenv("MASTER_ADDR"), static_cast<std::uint16_t>(std::stoi(port)));
-  const base::Connection peer = base::connect_to(address.addresses.at(0), seconds(5));
+      net::resolve(std::getenv("MASTER_ADDR"), static_cast<std::uint16_t>(std::stoi(port)));
+  const net::Connection peer = net::connect_to(address.addresses.at(0), seconds(5));
   return ::write(peer.socket.get(), token.data(), token.size()) ==
                  static_cast<ssize_t>(token.size())
              ? 0
@@ -261,9 +261,9 @@ TEST(LauncherPorts, Fault123_TwoLaunchersAtOnceTwentyTimes) {
 }
 
 TEST(LauncherPorts, Fault123_ABusyPortIsNamedWithItsOwner) {
-  const Descriptor listener = base::listen_on("127.0.0.1", 0);
+  const Descriptor listener = net::listen_on("127.0.0.1", 0);
   LaunchOptions options = script(2, "echo started");
-  options.master_port = base::port_of(listener.get());
+  options.master_port = net::port_of(listener.get());
   LauncherProcess launcher(options);
   EXPECT_EQ(launcher.wait(), 2);
   EXPECT_THAT(launcher.output(),
@@ -275,8 +275,8 @@ TEST(LauncherPorts, Fault123_ABusyPortIsNamedWithItsOwner) {
 TEST(LauncherPorts, AFreePortMayBeChosen) {
   LaunchOptions options = script(1, "echo port $MASTER_PORT");
   {
-    const Descriptor listener = base::listen_on("127.0.0.1", 0);
-    options.master_port = base::port_of(listener.get());
+    const Descriptor listener = net::listen_on("127.0.0.1", 0);
+    options.master_port = net::port_of(listener.get());
   }
   LauncherProcess launcher(options);
   EXPECT_EQ(launcher.wait(), 0) << launcher.output();

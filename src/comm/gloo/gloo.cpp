@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/gloo/gloo.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "comm/checks.hpp"
+#include "comm/dispatch_guard.hpp"
+#include "comm/failure/broken_pipe.hpp"
+#include "comm/failure/quiet_store.hpp"
+#include "comm/fingerprint.hpp"
+#include "comm/gloo/gloo_communicator.hpp"
+#include "comm/gloo/gloo_exchange.hpp"
+#include "comm/gloo/gloo_threads.hpp"
+#include "comm/gloo/gloo_work.hpp"
+#include "comm/gloo/staging_pool.hpp"
+#include "comm/group_of_one.hpp"
+#include "comm/join/regroup.hpp"
+#include "comm/reduce_slices.hpp"
+#include "comm/seat.hpp"
+#include "comm/shared_file.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
+#include "net/interface_choice.hpp"
+
+namespace fsdp::comm {
+
+// NOTE [direct exchange]
+// A collective is a set of point-to-point messages, all posted when it starts and moved by Gloo's
+// I/O thread while the caller computes:
+//
+//   header   the fingerprint, to and from every peer; fixed size, tag from group and sequence
+//   payload  all-gather: own slice to every peer, their slices straight into dst
+//            reduce-scatter: slice p of src to rank p, own slices of the peers into staging, summed
+//            in rank order by wait()
+//            broadcast: from the root to every peer
+//
+// Gloo aborts the process when a message is larger than the buffer posted for it, so a payload's
+// tag is derived from a hash of the fingerprint: the payloads of different collectives never meet.
+// They stay posted for ever, the headers tell both sides, and wait() throws. Before it does, it
+// finishes the payloads of those peers that are in the same collective, because a message that
+// stops halfway would block its connection.
+//
+// A message whose receiver has not posted yet waits at the sender, so headers and payloads cost one
+// round trip together.
+
+namespace {
+
+using detail::Fingerprint;
+using detail::Flight;
+using detail::GlooExchange;
+using detail::GlooWork;
+using detail::Milliseconds;
+
+/// The sum of a reduce-scatter: slices of the peers lie in the flight's staging, in rank order.
+void sum_slices(const Flight& flight, const at::Tensor& dst, const at::Tensor& src,
+                const Reduction& reduction) {
+  const std::size_t ranks = flight.headers.size();
+  const std::size_t bytes = src.nbytes() / ranks;
+  const auto rank = static_cast<std::size_t>(flight.seat->index);
+  std::vector<const void*> slices(ranks);
+  std::size_t staged = 0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    slices[r] = r == rank ? static_cast<const std::byte*>(src.const_data_ptr()) + rank * bytes
+                          : static_cast<const std::byte*>(flight.staging.const_data_ptr()) +
+                                staged++ * bytes;
+  }
+  detail::reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), slices, dst.numel(),
+                        src.scalar_type(), reduction);
+}
+
+}  // namespace
+
+namespace detail {
+
+GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store,
+                                   const GlooOptions& options, const std::string& transport)
+    : seat_(whole_seat(transport, options.rank, options.size)),
+      store_(std::move(store)),
+      options_(options) {
+  connect(0);
+}
+
+GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat)
+    : job_(std::move(job)), seat_(std::move(seat)), sequence_generation_(job_->generation_) {}
+
+GlooCommunicator::~GlooCommunicator() {
+  // The peers will only see a closed connection.
+  if (job_ || exchange_->is_broken()) {
+    return;
+  }
+  if (std::uncaught_exceptions() > 0) {
+    exchange_->board().publish("an exception ended it; its own output says which");
+  } else {
+    exchange_->board().say_goodbye();
+  }
+}
+
+std::int64_t GlooCommunicator::reserve_staging(std::int64_t max_src_bytes, int in_flight) {
+  const DispatchGuard guard;
+  return staging_->reserve(max_src_bytes / size() * (size() - 1), in_flight);
+}
+
+at::Tensor GlooCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
+  return map_shared_file(*this, bytes, label);
+}
+
+void GlooCommunicator::set_timeout(std::chrono::milliseconds timeout) {
+  if (job_) {
+    return job_->set_timeout(timeout);
+  }
+  options_.timeout = std::max(timeout, Milliseconds(1));
+  exchange_->set_timeout(options_.timeout);
+}
+
+void GlooCommunicator::publish_failure(const std::string& text) noexcept {
+  exchange().board().publish(text);
+}
+
+void GlooCommunicator::connect(std::uint64_t generation) {
+  const std::string prefix = "fsdp/generation/" + std::to_string(generation);
+  auto backend = connect_gloo(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), options_);
+  exchange_ =
+      std::make_shared<GlooExchange>(store_, std::move(backend), options_.timeout, generation);
+  generation_ = generation;
+  // The store's host may end at once; until all are connected, the others still read addresses.
+  agree({.name = "connect"})->wait();
+}
+
+void GlooCommunicator::recover() {
+  if (job_) {
+    return job_->recover();
+  }
+  const DispatchGuard guard;
+  const auto deadline = Clock::now() + options_.timeout;
+  // Whoever still waits in a collective of the old generation must come here.
+  exchange_->board().publish("it called recover()", deadline);
+  exchange_->end();
+  meet_again(exchange_->board(), rank(), size(), generation_, options_.timeout, deadline);
+  connect(generation_ + 1);
+}
+
+SeatPointer GlooCommunicator::take_seat(const std::vector<int>& ranks, const std::string& label) {
+  return agree_on_split(*this, *seat_, job().numbers_, ranks, label, exchange().size());
+}
+
+std::shared_ptr<GlooCommunicator> GlooCommunicator::shared_job() {
+  return job_ ? job_ : std::static_pointer_cast<GlooCommunicator>(shared_from_this());
+}
+
+std::shared_ptr<Communicator> GlooCommunicator::split(const std::vector<int>& ranks,
+                                                      const std::string& label) {
+  auto seat = take_seat(ranks, label);
+  if (seat->size() == 1) {
+    return make_group_of_one(shared_from_this());
+  }
+  return std::make_shared<GlooCommunicator>(shared_job(), std::move(seat));
+}
+
+std::unique_ptr<Flight> GlooCommunicator::start(const Description& description,
+                                                const std::function<void(Flight&)>& post) {
+  if (sequence_generation_ != job().generation_) {
+    sequence_generation_ = job().generation_;
+    sequence_ = 0;
+    staging_->restore();
+  }
+  const Fingerprint fingerprint = make_fingerprint(description, ++sequence_, *seat_);
+  seat_->log->start(fingerprint);
+  if (exchange().is_broken()) {
+    exchange().fail_group(fingerprint, Symptom::kTold, "came after the group had failed");
+  }
+  // A send writes at once, in this thread.
+  const NoBrokenPipe no_pipe;
+  std::string cause;
+  try {
+    std::unique_ptr<Flight> flight = exchange().start(seat_, fingerprint);
+    post(*flight);
+    return flight;
+  } catch (const Error& error) {
+    cause = error.text();
+  }
+  exchange().fail_group(fingerprint, Symptom::kLostPeer, cause);
+}
+
+std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
+                                                   const Label& label) {
+  const DispatchGuard guard;
+  const Description description = check_all_gather(dst, src, size(), label);
+  const std::size_t bytes = src.nbytes();
+  auto flight = start(description, [&](Flight& posted) {
+    if (bytes == 0) {
+      return;
+    }
+    auto* slices = static_cast<std::byte*>(dst.mutable_data_ptr());
+    const void* source = src.const_data_ptr();
+    for (int peer = 0; peer < size(); ++peer) {
+      std::byte* slice = slices + static_cast<std::size_t>(peer) * bytes;
+      if (peer != rank()) {
+        exchange().receive(posted, peer, slice, bytes);
+        exchange().send(posted, peer, source, bytes);
+      } else if (slice != source) {
+        std::memcpy(slice, source, bytes);
+      }
+    }
+  });
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), std::move(dst),
+                                    std::move(src));
+}
+
+std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
+                                                       Reduction reduction, const Label& label) {
+  const DispatchGuard guard;
+  const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
+  const auto bytes = static_cast<std::size_t>(description.bytes);
+  auto flight = start(description, [&](Flight& posted) {
+    if (bytes == 0) {
+      return;
+    }
+    posted.pool = staging_;
+    posted.staging = staging_->take(static_cast<std::int64_t>(bytes) * (size() - 1));
+    auto* staging = static_cast<std::byte*>(posted.staging.mutable_data_ptr());
+    const auto* slices = static_cast<const std::byte*>(src.const_data_ptr());
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) {
+        exchange().receive(posted, peer, staging, bytes);
+        exchange().send(posted, peer, slices + static_cast<std::size_t>(peer) * bytes, bytes);
+        staging += bytes;
+      }
+    }
+  });
+  detail::Steps steps;
+  if (bytes != 0) {
+    steps.finish = [dst, src, reduction](const Flight& moved) {
+      sum_slices(moved, dst, src, reduction);
+    };
+  }
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), std::move(dst),
+                                    std::move(src), std::move(steps));
+}
+
+std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {
+  const DispatchGuard guard;
+  const Description description = check_broadcast(buffer, root, size(), label);
+  auto flight = start(description, [&](Flight& posted) {
+    if (rank() != root) {
+      exchange().receive(posted, root, buffer.mutable_data_ptr(), buffer.nbytes());
+      return;
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != root) {
+        exchange().send(posted, peer, buffer.const_data_ptr(), buffer.nbytes());
+      }
+    }
+  });
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), buffer, buffer);
+}
+
+std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
+  const DispatchGuard guard;
+  auto flight = start(describe_agree(label), [](Flight&) {});
+  return std::make_unique<GlooWork>(job().exchange_, std::move(flight), at::Tensor(), at::Tensor());
+}
+
+}  // namespace detail
+
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                               const GlooOptions& options) {
+  // For Gloo's threads.
+  const detail::NoBrokenPipe guard;
+  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  for (const net::InterfaceChoice& choice : net::choose_interfaces(options.master_addr)) {
+    base::log(base::LogLevel::kDebug, "rank ", options.rank, " listens on ", choice.address, " (",
+              choice.interface, "), from ", choice.reason);
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(choice.address));
+  }
+  const detail::QuietStore quiet;
+  try {
+    auto backend =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+    detail::lower_priority_of_gloo_threads();
+    return backend;
+  } catch (const std::exception& error) {
+    detail::fail_to_connect(store, options.rank, options.size, detail::cause_of(error));
+  }
+}
+
+std::shared_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store,
+                                                     const GlooOptions& options) {
+  const detail::DispatchGuard guard;
+  return std::make_shared<detail::GlooCommunicator>(std::move(store), options);
+}
+
+}  // namespace fsdp::comm

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/two_level/two_level.hpp"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/checks.hpp"
+#include "comm/dispatch_guard.hpp"
+#include "comm/gloo/gloo_communicator.hpp"
+#include "comm/gloo/gloo_work.hpp"
+#include "comm/group_of_one.hpp"
+#include "comm/reduce_slices.hpp"
+#include "comm/shm/shm.hpp"
+#include "comm/two_level/host_group.hpp"
+#include "comm/two_level/two_level_steps.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::comm {
+namespace detail {
+namespace {
+
+/// What fails between hosts, for those who wait inside one. *Thread safety*: internally locked.
+class Elsewhere {
+ public:
+  void watch(const std::shared_ptr<GlooExchange>& exchange) {
+    std::lock_guard lock(mutex_);
+    exchange_ = exchange;
+  }
+  std::string failure() {
+    std::shared_ptr<GlooExchange> exchange;
+    {
+      std::lock_guard lock(mutex_);
+      exchange = exchange_.lock();
+    }
+    if (!exchange) {
+      return "";
+    }
+    FailureBoard& board = exchange->board();
+    if (!board.has_failure()) {
+      board.look_soon();
+      return "";
+    }
+    return board.read(Milliseconds(0));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::weak_ptr<GlooExchange> exchange_;
+};
+
+class TwoLevelCommunicator final : public GlooCommunicator {
+ public:
+  TwoLevelCommunicator(const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options,
+                       int locals)
+      : GlooCommunicator(store, options, kName),
+        place_{.hosts = options.size / locals,
+               .locals = locals,
+               .host = options.rank / locals,
+               .local = options.rank % locals},
+        elsewhere_(std::make_shared<Elsewhere>()) {
+    elsewhere_->watch(shared_exchange());
+    const auto prefix = "fsdp/host/" + std::to_string(place_.host);
+    host_ = make_shm_communicator({.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store),
+                                   .rank = place_.local,
+                                   .size = locals,
+                                   .timeout = options.timeout,
+                                   .first_rank = place_.host * locals,
+                                   .job_size = options.size},
+                                  [elsewhere = elsewhere_] { return elsewhere->failure(); });
+    inside_ = split_for_background(*host_, "inside a host");
+  }
+  TwoLevelCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat, Place place,
+                       std::shared_ptr<Communicator> host, Host inside)
+      : GlooCommunicator(std::move(job), std::move(seat)),
+        place_(place),
+        host_(std::move(host)),
+        inside_(std::move(inside)) {}
+
+  std::string transport() const override { return kName; }
+
+  std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override;
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+                                       const Label& label) override;
+  std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override;
+
+  std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override {
+    const DispatchGuard guard;
+    return staging()->reserve(max_src_bytes / size() * (2 * place_.hosts - 1), in_flight) +
+           inside_->reserve_staging(max_src_bytes, in_flight);
+  }
+
+  at::Tensor buffer(std::int64_t bytes) override { return host_->buffer(bytes); }
+
+  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
+                                      const std::string& label) override;
+
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    GlooCommunicator::set_timeout(timeout);
+    host_->set_timeout(timeout);
+  }
+
+  void recover() override {
+    GlooCommunicator::recover();
+    if (elsewhere_) {  // of the whole job
+      elsewhere_->watch(shared_exchange());
+      host_->recover();
+    }
+  }
+
+ private:
+  static constexpr const char* kName = "shm+gloo";
+
+  /// What a reduce-scatter of slices like `dst` stages, in `flight`, with receives posted.
+  Partials post_partials(Flight& flight, const at::Tensor& dst, at::ScalarType dtype);
+
+  const Place place_;
+  std::shared_ptr<Elsewhere> elsewhere_;  ///< of the whole job
+  // The ranks of this host, for two threads.
+  std::shared_ptr<Communicator> host_;  ///< the rank's own
+  Host inside_;                         ///< the progress thread's
+};
+
+std::unique_ptr<Work> TwoLevelCommunicator::all_gather(at::Tensor dst, at::Tensor src,
+                                                       const Label& label) {
+  const DispatchGuard guard;
+  const Description description = check_all_gather(dst, src, size(), label);
+  const at::Tensor flat = dst.detach().view({-1});
+  const at::Tensor own = slice_of(flat, rank(), place_);
+  auto flight = start(description, [&](Flight& posted) {
+    for (int host = 0; host < place_.hosts && description.bytes != 0; ++host) {
+      const int peer = place_.counterpart(host);
+      if (host != place_.host) {
+        const at::Tensor slice = slice_of(flat, peer, place_);
+        exchange().receive(posted, peer, slice.mutable_data_ptr(), slice.nbytes());
+        exchange().send(posted, peer, src.const_data_ptr(), src.nbytes());
+      } else if (own.const_data_ptr() != src.const_data_ptr()) {
+        std::memcpy(own.mutable_data_ptr(), src.const_data_ptr(), src.nbytes());
+      }
+    }
+  });
+  return std::make_unique<GlooWork>(
+      shared_exchange(), std::move(flight), std::move(dst), std::move(src),
+      description.bytes == 0 ? Steps{} : gather_steps(inside_, place_, flat, label));
+}
+
+Partials TwoLevelCommunicator::post_partials(Flight& flight, const at::Tensor& dst,
+                                             at::ScalarType dtype) {
+  const auto bytes = dst.numel() * static_cast<std::int64_t>(at::elementSize(dtype));
+  flight.pool = staging();
+  flight.staging = staging()->take(bytes * (2 * place_.hosts - 1));
+  auto* free = static_cast<std::byte*>(flight.staging.mutable_data_ptr());
+  const auto next = [&] {
+    return at::from_blob(std::exchange(free, free + bytes), {dst.numel()}, dtype);
+  };
+  Partials partials;
+  for (int host = 0; host < place_.hosts; ++host) {
+    partials.own.push_back(next());
+    partials.added.push_back(host == place_.host ? partials.own.back() : next());
+    if (host != place_.host) {
+      const at::Tensor& added = partials.added.back();
+      exchange().receive(flight, place_.counterpart(host), added.mutable_data_ptr(),
+                         added.nbytes());
+    }
+  }
+  return partials;
+}
+
+std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
+                                                           Reduction reduction,
+                                                           const Label& label) {
+  const DispatchGuard guard;
+  const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
+  const bool is_low = is_widening(at::kFloat, src.scalar_type());
+  Partials partials;
+  auto flight = start(description, [&](Flight& posted) {
+    partials = post_partials(posted, dst, is_low ? at::kFloat : src.scalar_type());
+  });
+  Steps steps;
+  if (dst.numel() != 0) {
+    steps = reduce_steps(inside_, place_, dst, src, partials, reduction, label);
+  }
+  return std::make_unique<GlooWork>(shared_exchange(), std::move(flight), std::move(dst),
+                                    std::move(src), std::move(steps));
+}
+
+std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int root,
+                                                      const Label& label) {
+  const DispatchGuard guard;
+  const Description description = check_broadcast(buffer, root, size(), label);
+  auto flight = start(description, [&](Flight& posted) {
+    if (place_.local != root % place_.locals || description.bytes == 0) {
+      return;
+    }
+    if (rank() != root) {
+      exchange().receive(posted, root, buffer.mutable_data_ptr(), buffer.nbytes());
+      return;
+    }
+    for (int host = 0; host < place_.hosts; ++host) {
+      if (host != place_.host) {
+        exchange().send(posted, place_.counterpart(host), buffer.const_data_ptr(), buffer.nbytes());
+      }
+    }
+  });
+  return std::make_unique<GlooWork>(
+      shared_exchange(), std::move(flight), buffer, buffer,
+      description.bytes == 0 ? Steps{} : broadcast_steps(inside_, place_, buffer, root, label));
+}
+
+/// The group's ranks on this host are a group of this host, in any case. What the whole group is
+/// depends on how its ranks lie on the hosts.
+std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>& ranks,
+                                                          const std::string& label) {
+  const DispatchGuard guard;
+  auto seat = take_seat(ranks, label);
+  std::vector<int> locals;
+  std::vector<int> by_host(static_cast<std::size_t>(place_.hosts));
+  for (const int rank : ranks) {
+    const int host = rank / place_.locals;
+    ++by_host[static_cast<std::size_t>(host)];
+    if (host == place_.host) {
+      locals.push_back(rank % place_.locals);
+    }
+  }
+  auto host = host_->split(locals, label);
+  Host inside;
+  exchange().progress().run([&] { inside = inside_->split(locals, label); },
+                            Clock::now() + exchange().timeout());
+  // Of all hosts: nobody goes on, to recover() say, while others are still here.
+  agree({.name = "split: " + label})->wait();
+  if (ranks.size() == 1) {
+    return make_group_of_one(shared_from_this());
+  }
+  if (locals.size() == ranks.size()) {
+    return make_host_group(shared_job(), std::move(host));
+  }
+  const auto used = static_cast<int>(std::ranges::count_if(by_host, [](int n) { return n > 0; }));
+  const bool is_even = static_cast<std::size_t>(used) * locals.size() == ranks.size() &&
+                       std::ranges::all_of(by_host, [&](int n) {
+                         return n == 0 || n == static_cast<int>(locals.size());
+                       });
+  if (!is_even || locals.size() == 1) {
+    return std::make_shared<GlooCommunicator>(shared_job(), std::move(seat));
+  }
+  const auto each = static_cast<int>(locals.size());
+  const Place place{
+      .hosts = used, .locals = each, .host = seat->index / each, .local = seat->index % each};
+  return std::make_shared<TwoLevelCommunicator>(shared_job(), std::move(seat), place,
+                                                std::move(host), std::move(inside));
+}
+
+}  // namespace
+}  // namespace detail
+
+int ranks_per_host(const std::vector<std::string>& hosts) {
+  const auto other =
+      std::ranges::find_if_not(hosts, [&](const auto& host) { return host == hosts[0]; });
+  const auto locals = static_cast<std::size_t>(other - hosts.begin());
+  if (locals < 2 || locals == hosts.size() || hosts.size() % locals != 0) {
+    return 0;
+  }
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const std::size_t first = rank / locals * locals;
+    const bool is_new =
+        std::find(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(first), hosts[rank]) ==
+        hosts.begin() + static_cast<std::ptrdiff_t>(first);
+    if (hosts[rank] != hosts[first] || !is_new) {
+      return 0;
+    }
+  }
+  return static_cast<int>(locals);
+}
+
+std::shared_ptr<Communicator> make_two_level_communicator(
+    const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options, int ranks_per_host) {
+  const detail::DispatchGuard guard;
+  auto communicator =
+      std::make_shared<detail::TwoLevelCommunicator>(store, options, ranks_per_host);
+  communicator->agree({.name = "connect hosts"})->wait();
+  return communicator;
+}
+
+}  // namespace fsdp::comm

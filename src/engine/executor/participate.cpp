@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/executor/participate.hpp"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "engine/executor/engine.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// One touch of the branch that is left out. See NOTE [Taking part].
+struct Touch : torch::CustomClassHolder {
+  std::weak_ptr<Engine> engine;
+  std::vector<int> units;
+  std::vector<at::TensorOptions> options;  ///< of the parameters that get zero gradients
+  std::vector<std::vector<std::int64_t>> sizes;
+};
+
+/// Zero in, zero out; what counts is what its backward does.
+struct TakePart : torch::autograd::Function<TakePart> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& zero,
+                            at::TensorList /*parameters*/, const c10::intrusive_ptr<Touch>& touch) {
+    ctx->saved_data["touch"] = c10::IValue::make_capsule(touch);
+    return torch::zeros_like(zero);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto touch =
+        c10::static_intrusive_pointer_cast<Touch>(ctx->saved_data["touch"].toCapsule());
+    if (auto engine = touch->engine.lock()) {
+      engine->touch_briefly(touch->units, "participate");
+    }
+    variable_list results = {grads[0]};
+    for (std::size_t i = 0; i < touch->sizes.size(); ++i) {
+      results.push_back(torch::zeros(touch->sizes[i], touch->options[i]));
+    }
+    results.emplace_back();  // for the touch itself
+    return results;
+  }
+};
+
+}  // namespace
+
+std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
+  std::lock_guard lock(mutex_);
+  check_usable();
+  recover_from_dead_backward();
+  const schedule::Pass pass =
+      c10::GradMode::is_enabled() ? schedule::Pass::kForward : schedule::Pass::kEvaluation;
+  const std::vector<int> bundles = bundles_of(units);
+  std::vector<std::vector<int>> run = schedule_->upcoming_run(bundles, pass);
+  if (run.empty()) {
+    for (int bundle : bundles) {
+      run.push_back({bundle});
+    }
+  }
+  for (std::vector<int>& touched : run) {
+    std::vector<int> members;
+    for (int bundle : touched) {
+      const auto of = bundles_.members(bundle);
+      members.insert(members.end(), of.begin(), of.end());
+    }
+    std::ranges::sort(members);
+    touched = std::move(members);
+  }
+  // Units that are whole at rest are gathered nowhere: where they come does not matter.
+  std::vector<int> resident;
+  std::ranges::copy_if(units, std::back_inserter(resident),
+                       [&](int unit) { return at(unit).placement.is_resident(); });
+  if (!resident.empty()) {
+    run.push_back(std::move(resident));
+  }
+  return run;
+}
+
+void Engine::touch_briefly(std::span<const int> units, const char* op) {
+  std::lock_guard lock(mutex_);
+  std::vector<Hit> hits;
+  std::uint64_t signature = reinterpret_cast<std::uintptr_t>(this);
+  for (int unit : units) {
+    hits.push_back({.unit = unit, .parameter = 0, .is_write = false});
+    signature = signature * 1099511628211u ^
+                reinterpret_cast<std::uintptr_t>(at(unit).parameters.front().storage->key());
+  }
+  touch(units, hits, op, signature);
+  release(units);
+}
+
+at::Tensor participate(const std::shared_ptr<Engine>& engine,
+                       const std::function<bool(const Unit&, const Parameter&)>& is_selected) {
+  const std::vector<Unit>& units = engine->units();
+  std::vector<int> involved;
+  for (std::size_t index = 0; index < units.size(); ++index) {
+    const Unit& unit = units[index];
+    if (std::ranges::any_of(unit.parameters,
+                            [&](const Parameter& of) { return is_selected(unit, of); })) {
+      FSDP_CHECK(unit.is_optional || unit.placement.is_resident(), ErrorCode::kInvalidArgument,
+                 "[participate] unit \"", unit.name,
+                 "\" is not optional, so that ranks which run it may gather it at other places: "
+                 "name it in Options::optional on all ranks");
+      involved.push_back(static_cast<int>(index));
+    }
+  }
+  const Unit& first = units[static_cast<std::size_t>(involved.front())];
+  at::Tensor zero = torch::zeros({}, at::TensorOptions(first.dtype).device(first.device));
+  for (std::vector<int>& touched : engine->expected_run(involved)) {
+    engine->touch_briefly(touched, "participate");
+    const auto touch = c10::make_intrusive<Touch>();
+    touch->engine = engine;
+    touch->units = std::move(touched);
+    std::vector<at::Tensor> parameters;
+    for (int index : touch->units) {
+      const Unit& unit = units[static_cast<std::size_t>(index)];
+      for (const Parameter& parameter : unit.parameters) {
+        if (parameter.tensor.requires_grad() && is_selected(unit, parameter)) {
+          parameters.push_back(parameter.tensor);
+          touch->sizes.push_back(parameter.sizes);
+          touch->options.push_back(at::TensorOptions(unit.param_dtype).device(unit.device));
+        }
+      }
+    }
+    zero = TakePart::apply(zero, at::TensorList(parameters), touch);
+  }
+  return zero;
+}
+
+}  // namespace fsdp::engine

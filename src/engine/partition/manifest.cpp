@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/partition/manifest.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <string_view>
+
+#include "engine/touch/deferred.hpp"
+#include "engine/unit/precision.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+const char* to_string(std::optional<at::ScalarType> type) {
+  return type.has_value() ? c10::toString(*type) : "as it is";
+}
+
+/// One line a fact, so that the first line that differs says what differs.
+std::string write_manifest(const std::vector<Unit>& units, const Options& options, int world_size) {
+  std::ostringstream text;
+  text << "world size " << world_size << "\n"
+       << "alignment of slices " << options.align_bytes << " bytes\n"
+       << "option prefetch is " << options.prefetch << "\n"
+       << "option extra_slots is " << options.extra_slots << "\n"
+       << "option strategy is " << to_string(options.strategy) << "\n"
+       << "option mesh is " << (options.mesh ? options.mesh->describe() : "none") << "\n"
+       << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
+       << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
+       << "option store is number " << static_cast<int>(options.store) << "\n"
+       << "option offload is " << (options.offload.has_value() ? "on" : "off") << "\n"
+       << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n"
+       << "option skip_non_finite is " << (options.skip_non_finite ? "true" : "false") << "\n"
+       << "option precision.output is " << to_string(options.precision.output) << "\n"
+       << "option precision.buffers is " << to_string(options.precision.buffers) << "\n";
+  for (const Unit& unit : units) {
+    for (const Parameter& parameter : unit.parameters) {
+      text << "parameter \"" << parameter.name << "\" has shape "
+           << c10::IntArrayRef(parameter.sizes) << ", strides "
+           << c10::IntArrayRef(parameter.strides) << ", "
+           << describe({unit.dtype, unit.param_dtype, unit.reduce_dtype}) << ", reduced in "
+           << c10::toString(unit.reduce_dtype)
+           << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
+           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "")
+           << "\n";
+    }
+  }
+  text << "end of the parameters\n";
+  return text.str();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+at::Tensor gather_rows(comm::Communicator& communicator, const at::Tensor& row, const char* name) {
+  at::Tensor rows = at::empty({communicator.size(), row.numel()}, row.options());
+  communicator.all_gather(rows.view({-1}), row, {.name = name})->wait();
+  return rows;
+}
+
+}  // namespace
+
+void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>& units,
+                       const Options& options) {
+  const std::string own = write_manifest(units, options, communicator.size());
+  // Sizes first: what every rank sends has the same size, whatever it says.
+  const auto hash = static_cast<std::int64_t>(std::hash<std::string>{}(own));
+  const at::Tensor heads = gather_rows(
+      communicator, at::tensor({hash, static_cast<std::int64_t>(own.size())}, at::kLong),
+      "fully_shard: manifest");
+  if (heads.eq(heads[0]).all().item<bool>()) {
+    return;
+  }
+  const auto longest = heads.select(1, 1).max().item<std::int64_t>();
+  at::Tensor text = at::zeros({longest}, at::kByte);
+  std::memcpy(text.data_ptr(), own.data(), own.size());
+  const at::Tensor texts = gather_rows(communicator, text, "fully_shard: manifest text");
+  std::vector<std::vector<std::string>> manifests;
+  manifests.reserve(static_cast<std::size_t>(communicator.size()));
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    manifests.push_back(
+        lines_of(std::string(static_cast<const char*>(texts[rank].data_ptr()),
+                             static_cast<std::size_t>(heads[rank][1].item<std::int64_t>()))));
+  }
+  for (int rank = 1; rank < communicator.size(); ++rank) {
+    const auto& first = manifests[0];
+    const auto& other = manifests[static_cast<std::size_t>(rank)];
+    for (std::size_t line = 0; line < std::min(first.size(), other.size()); ++line) {
+      FSDP_CHECK(first[line] == other[line], ErrorCode::kMismatch,
+                 "[fully_shard] ranks disagree before training: on rank 0 ", first[line],
+                 "; on rank ", rank, " ", other[line],
+                 ". All ranks must build the same model with the same options");
+    }
+  }
+  fail(ErrorCode::kMismatch, "[fully_shard] ranks disagree about the model");
+}
+
+void check_equal_weights(comm::Communicator& communicator, const std::vector<Unit>& units) {
+  std::vector<std::int64_t> hashes;
+  std::vector<const Parameter*> parameters;
+  for (const Unit& unit : units) {
+    for (const Parameter& parameter : unit.parameters) {
+      const at::Tensor values = values_of(parameter.tensor).contiguous();
+      const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()),
+                                   values.nbytes());
+      hashes.push_back(static_cast<std::int64_t>(std::hash<std::string_view>{}(bytes)));
+      parameters.push_back(&parameter);
+    }
+  }
+  const at::Tensor rows =
+      gather_rows(communicator, at::tensor(hashes, at::kLong), "fully_shard: equal weights");
+  for (int rank = 1; rank < communicator.size(); ++rank) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto column = static_cast<std::int64_t>(i);
+      FSDP_CHECK(
+          rows[rank][column].item<std::int64_t>() == rows[0][column].item<std::int64_t>(),
+          ErrorCode::kMismatch, "[fully_shard] parameter \"", parameters[i]->name,
+          "\" has other values on rank ", rank,
+          " than on rank 0: seed all ranks alike, or let InitialWeights::kBroadcast copy rank "
+          "0's");
+    }
+  }
+}
+
+}  // namespace fsdp::engine

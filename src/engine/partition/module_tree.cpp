@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/partition/module_tree.hpp"
+
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/partition/layer_members.hpp"
+#include "engine/partition/name_pattern.hpp"
+#include "engine/touch/deferred.hpp"
+#include "engine/touch/touch.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+/// What a parameter must be by itself.
+void check_parameters(const ModuleTree& tree) {
+  FSDP_CHECK(!tree.parameters.empty(), ErrorCode::kInvalidArgument,
+             "[fully_shard] the module has no parameters");
+  const auto& [first_name, first] = tree.parameters.front();
+  for (const auto& [name, tensor] : tree.parameters) {
+    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor),
+               ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
+               "\" is sharded already, with this module or with another one that shares it: keep "
+               "that Sharded. If it is gone, its weights are gone with it; copies made inside "
+               "full_parameters() come back by set_data()");
+    FSDP_CHECK(!tensor.requires_grad() || !tensor.is_complex(), ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"", name, "\" is ", c10::toString(tensor.scalar_type()),
+               " and requires grad, but complex gradients cannot be reduced: hold it as "
+               "view_as_real(), or freeze it");
+    FSDP_CHECK(tensor.layout() == c10::kStrided, ErrorCode::kUnsupported,
+               "[fully_shard] parameter \"", name, "\" is not a strided tensor");
+    FSDP_CHECK(tensor.device() == first.device(), ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"", name, "\" is on ", tensor.device(), " but \"",
+               first_name, "\" on ", first.device(), ": one device a rank");
+    FSDP_CHECK(tensor.is_leaf(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
+               "\" is the result of an operation that autograd recorded, not a leaf");
+    FSDP_CHECK(!tensor.grad().defined(), ErrorCode::kInvalidArgument, "[fully_shard] parameter \"",
+               name,
+               "\" has a gradient already: shard before the first backward, or call zero_grad()");
+  }
+}
+
+/// How many tensors of this module use each storage: what is more, somebody else holds.
+void check_aliases(const ModuleTree& tree) {
+  std::unordered_map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
+  const auto count = [&](const at::Tensor& tensor) {
+    users[tensor.storage().unsafeGetStorageImpl()].insert(tensor.unsafeGetTensorImpl());
+  };
+  for (const auto& [name, tensor] : tree.parameters) {
+    count(tensor);
+  }
+  for (const auto& [name, buffer] : tree.buffers) {
+    if (buffer.has_storage()) {
+      count(buffer);
+    }
+  }
+  for (const auto& [name, tensor] : tree.parameters) {
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    const std::size_t held =
+        c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));
+    const std::size_t expected = users[storage].size();
+    FSDP_CHECK(held == expected || !tensor.is_view(), ErrorCode::kInvalidArgument,
+               "[fully_shard] parameter \"", name,
+               "\" is a view of another tensor, whose memory would stay: register its clone(), "
+               "which keeps the strides");
+    FSDP_CHECK(held == expected, ErrorCode::kInvalidArgument,
+               "[fully_shard] the memory of parameter \"", name, "\" is used by ", held,
+               " tensors, of which the module has ", expected,
+               ": a view, a frozen TorchScript copy or a detached alias made before sharding would "
+               "keep the old weights. Make such views after fully_shard, or drop them first");
+  }
+}
+
+/// `registered`: what the module of `path` has under the member's name.
+void check_is_registered(const torch::nn::Module& root, const std::string& path,
+                         const Member& member, const at::Tensor& registered) {
+  if (registered.is_same(*member.tensor)) {
+    return;
+  }
+  std::string source;
+  for (const auto& parameter : root.named_parameters()) {
+    if (parameter.value().is_same(*member.tensor)) {
+      source = parameter.key();
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "[fully_shard] \"",
+       path.empty() ? member.name : path + "." + member.name,
+       "\" as forward uses it is not the registered parameter",
+       source.empty() ? "" : ", it is \"" + source + "\"",
+       ": an assignment to the member does not tie weights, the registered one would never "
+       "train. Use fsdp::tie_weights(from, \"weight\", to, \"weight\")");
+}
+
+void check_members(torch::nn::Module& root) {
+  for (const auto& item : root.named_modules("", /*include_self=*/true)) {
+    torch::nn::Module& module = *item.value();
+    FSDP_CHECK(!writes_weights_in_forward(module), ErrorCode::kInvalidArgument, "[fully_shard] \"",
+               item.key(),
+               "\" has max_norm: its forward writes the weights, which each rank would do on its "
+               "own gathered copy. Normalise the weights after the optimizer's step instead");
+    const auto registered = module.named_parameters(/*recurse=*/false);
+    for (const Member& member : layer_members(module)) {
+      const at::Tensor* entry = registered.find(member.name);
+      if (entry != nullptr && member.tensor->defined()) {
+        check_is_registered(root, item.key(), member, *entry);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string parent_of(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string::npos ? std::string() : path.substr(0, dot);
+}
+
+bool is_inside(const std::string& path, const std::string& module) {
+  return module.empty() || path == module ||
+         (path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.');
+}
+
+void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    const auto is_ignored = [&](const auto& parameter) {
+      return matches(pattern, parameter.first);
+    };
+    FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
+               "[fully_shard] Options::ignore has \"", pattern,
+               "\", which is no parameter's name; names are those of named_parameters(), and * "
+               "stands for any text");
+  }
+  std::erase_if(tree.parameters, [&](const auto& parameter) {
+    return std::ranges::any_of(
+        patterns, [&](const std::string& pattern) { return matches(pattern, parameter.first); });
+  });
+}
+
+void check_tree(const ModuleTree& tree) {
+  check_parameters(tree);
+  check_aliases(tree);
+}
+
+ModuleTree read_tree(torch::nn::Module& module) {
+  check_members(module);
+  ModuleTree tree;
+  for (const auto& item : module.named_modules("", /*include_self=*/true)) {
+    const torch::nn::Module* of = item.value().get();
+    tree.modules.push_back({item.key(), of});
+    if (dynamic_cast<const torch::nn::ParameterDictImpl*>(of) != nullptr ||
+        dynamic_cast<const torch::nn::ParameterListImpl*>(of) != nullptr) {
+      tree.registries.insert(item.key());
+    }
+  }
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().defined()) {
+      tree.parameters.emplace_back(item.key(), item.value());
+    }
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) {
+      tree.buffers.push_back({item.key(), item.value()});
+    }
+  }
+  return tree;
+}
+
+ModuleTree read_tree(const torch::jit::Module& module) {
+  ModuleTree tree;
+  tree.registries.insert("");
+  for (const auto& item : module.named_modules()) {
+    tree.modules.push_back({item.name, nullptr});
+    tree.registries.insert(item.name);
+  }
+  for (const auto& item : module.named_parameters()) {
+    tree.parameters.emplace_back(item.name, item.value);
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value.defined()) {
+      tree.buffers.push_back({item.name, item.value});
+    }
+  }
+  return tree;
+}
+
+}  // namespace fsdp::engine

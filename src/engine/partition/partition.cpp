@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/partition/partition.hpp"
+
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "engine/partition/module_tree.hpp"
+#include "engine/touch/deferred.hpp"
+#include "engine/unit/precision.hpp"
+#include "fsdp/base/error.hpp"
+#include "fsdp/engine/deferred_init.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+/// The innermost module on the way to `path` that is in `claimed`, or "" (the root).
+std::string owner_of(const std::string& path, const std::set<std::string>& claimed) {
+  for (std::string module = path; !module.empty(); module = parent_of(module)) {
+    if (claimed.contains(module)) {
+      return module;
+    }
+  }
+  return {};
+}
+
+/// Asks the policy about every module, innermost first.
+std::set<std::string> claim(const ModuleTree& tree, const Units& policy) {
+  std::set<std::string> claimed;
+  for (auto node = tree.modules.rbegin(); node != tree.modules.rend(); ++node) {
+    if (node->name.empty()) {
+      continue;  // the outermost module is the root unit in any case
+    }
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      const std::string owner = owner_of(parent_of(name), claimed);
+      const bool is_claimed_inside = !owner.empty() && is_inside(owner, node->name);
+      if (is_inside(name, node->name) && !is_claimed_inside) {
+        numel += tensor.numel();
+      }
+    }
+    if (policy.claims({.name = node->name, .module = node->module, .numel = numel})) {
+      claimed.insert(node->name);
+    }
+  }
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound, "[fully_shard] no module is called \"",
+               name,
+               "\"; modules have the names that named_modules() shows, without a leading dot");
+  }
+  return claimed;
+}
+
+/// Asks `policy` about every unit that is a module, and notes the answers in `claimed`.
+void ask_units(Partition& partition, const ModuleTree& tree, const Units& policy,
+               const char* option, bool Unit::* claimed) {
+  std::set<std::string> asked;
+  for (Unit& unit : partition.units) {
+    if (unit.bundle == partition.replicated) {
+      continue;
+    }
+    const auto node = std::ranges::find(tree.modules, unit.module, &ModuleTree::Node::name);
+    std::int64_t numel = 0;
+    for (const Parameter& parameter : unit.parameters) {
+      numel += parameter.numel;
+    }
+    asked.insert(unit.module);
+    unit.*claimed = policy.claims({.name = unit.module,
+                                   .module = node == tree.modules.end() ? nullptr : node->module,
+                                   .numel = numel});
+  }
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::", option,
+               " lists \"", name,
+               "\", which is not the module of a unit: list it in Options::units too");
+  }
+}
+
+/// Modules inside of which MixedPrecision leaves everything as it is.
+std::set<std::string> full_precision_modules(const ModuleTree& tree, const Units& policy) {
+  std::set<std::string> claimed;
+  for (const ModuleTree::Node& node : tree.modules) {
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      numel += is_inside(name, node.name) ? tensor.numel() : 0;
+    }
+    if (policy.claims({.name = node.name, .module = node.module, .numel = numel})) {
+      claimed.insert(node.name);
+    }
+  }
+  for (const std::string& name : policy.required_names) {
+    FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound,
+               "[fully_shard] precision.full_precision lists \"", name,
+               "\", but no module is called so");
+  }
+  return claimed;
+}
+
+bool is_in_any(const std::string& path, const std::set<std::string>& modules) {
+  return std::ranges::any_of(modules, [&](const auto& of) { return is_inside(path, of); });
+}
+
+/// What mixed precision does to the operators that take a unit's weights.
+void set_casts(Unit& unit, const MixedPrecision& precision) {
+  if (c10::isFloatingType(unit.param_dtype)) {
+    unit.casts_operands = precision.param.has_value();
+    unit.result_dtype = precision.output;
+  }
+}
+
+/// What the parameters of one flat buffer have in common, besides the module.
+struct Kind {
+  Types types;
+  bool is_frozen;
+  auto operator<=>(const Kind&) const = default;
+};
+
+/// All parameters of an owner, by kind, both in the module's order.
+struct OfOwner {
+  std::vector<Kind> kinds;
+  std::map<Kind, std::vector<Parameter>> parameters;
+};
+
+/// "h.0", or with more than one kind "h.0 Float frozen".
+std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& kind) {
+  std::string name = owner.empty() ? kRootName : owner;
+  const auto differs = [&](auto member) {
+    return std::ranges::any_of(of.kinds,
+                               [&](const Kind& other) { return other.*member != kind.*member; });
+  };
+  if (differs(&Kind::types)) {
+    name += " " + describe(kind.types);
+  }
+  if (kind.is_frozen && differs(&Kind::is_frozen)) {
+    name += " frozen";
+  }
+  return name;
+}
+
+std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
+                                        const std::set<std::string>& claimed,
+                                        const std::set<std::string>& full_precision,
+                                        const Options& options) {
+  std::map<std::string, OfOwner> owners;
+  std::unordered_map<const c10::TensorImpl*, Parameter*> first_names;
+  int order = 0;
+  for (const auto& [name, tensor] : tree.parameters) {
+    if (auto known = first_names.find(tensor.unsafeGetTensorImpl()); known != first_names.end()) {
+      known->second->aliases.push_back(name);
+      continue;
+    }
+    const bool is_small =
+        options.strategy != Strategy::kReplicate && tensor.numel() < options.replicate_below;
+    OfOwner& of = owners[is_small ? kReplicatedName : owner_of(parent_of(name), claimed)];
+    const Kind kind{.types = types_of(tensor, is_in_any(name, full_precision), options.precision),
+                    .is_frozen = !tensor.requires_grad()};
+    if (std::ranges::find(of.kinds, kind) == of.kinds.end()) {
+      of.kinds.push_back(kind);
+    }
+    auto& members = of.parameters[kind];
+    members.reserve(tree.parameters.size());  // pointers to members must stay
+    Parameter parameter;
+    parameter.name = name;
+    parameter.tensor = tensor;
+    parameter.order = order++;
+    parameter.sizes = tensor.sizes().vec();
+    parameter.numel = tensor.numel();
+    parameter.has_member = !tree.registries.contains(parent_of(name));
+    members.push_back(std::move(parameter));
+    first_names[tensor.unsafeGetTensorImpl()] = &members.back();
+  }
+  return owners;
+}
+
+/// Groups the parameters by owner and kind, in the module's order.
+Partition group(ModuleTree tree, const Options& options) {
+  drop_ignored(tree, options.ignore);
+  check_tree(tree);
+  check_precision(options.precision);
+  const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
+  const std::set<std::string> claimed = claim(tree, options.units);
+  std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
+  std::vector<std::string> owners = {""};
+  for (const ModuleTree::Node& node : tree.modules) {
+    if (claimed.contains(node.name)) {
+      owners.push_back(node.name);
+    }
+  }
+  owners.emplace_back(kReplicatedName);
+  Partition result;
+  result.buffers = tree.buffers;
+  for (const auto& [name, buffer] : tree.buffers) {
+    materialize(buffer);  // whole on every rank
+    result.low_buffers.push_back(options.precision.buffers.has_value() &&
+                                 buffer.is_floating_point() && !is_in_any(name, full));
+  }
+  int bundle = 0;
+  for (const std::string& owner : owners) {
+    OfOwner& of = of_owners[owner];
+    for (const Kind& kind : of.kinds) {
+      Unit unit;
+      unit.name = unit_name(owner, of, kind);
+      unit.module = owner;
+      unit.bundle = bundle;
+      unit.placement.strategy = owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
+      unit.dtype = kind.types.shard;
+      unit.param_dtype = kind.types.param;
+      unit.reduce_dtype = kind.types.reduce;
+      set_casts(unit, options.precision);
+      unit.parameters = std::move(of.parameters[kind]);
+      unit.device = unit.parameters.front().tensor.device();
+      result.units.push_back(std::move(unit));
+    }
+    if (of.kinds.empty()) {
+      continue;
+    }
+    if (owner.empty()) {
+      result.root = bundle;
+    } else if (owner == kReplicatedName) {
+      result.replicated = bundle;
+    }
+    ++bundle;
+  }
+  ask_units(result, tree, options.optional, "optional", &Unit::is_optional);
+  ask_units(result, tree, options.keep_gathered, "keep_gathered", &Unit::is_kept);
+  return result;
+}
+
+}  // namespace
+
+Partition partition(torch::nn::Module& module, const Options& options) {
+  return group(read_tree(module), options);
+}
+
+Partition partition(const torch::jit::Module& module, const Options& options) {
+  return group(read_tree(module), options);
+}
+
+}  // namespace fsdp::engine

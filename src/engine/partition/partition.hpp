@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Which parameter belongs to which unit, and which modules cannot be sharded at all.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/unit/unit.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+
+namespace torch::jit {
+struct Module;
+}
+
+namespace fsdp::engine {
+
+inline constexpr const char* kRootName = "(root)";
+inline constexpr const char* kReplicatedName = "(replicated)";
+
+struct Partition {
+  /// The root first if it has parameters, then the others in the module's order, then what
+  /// Options::replicate_below put together. See bundle.hpp.
+  std::vector<Unit> units;
+  std::optional<int> root;        ///< bundle of the root, none when everything is claimed
+  std::optional<int> replicated;  ///< bundle of what is replicated for being small
+  /// The module's buffers, for the initial broadcast.
+  std::vector<NamedBuffer> buffers;
+  /// Which of them MixedPrecision::buffers casts.
+  std::vector<bool> low_buffers;
+};
+
+/// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not
+/// the registered tensor, a gradient that is there already, memory that something else holds,
+/// several devices; kNotFound and kUnsupported, see fully_shard()
+Partition partition(torch::nn::Module& module, const Options& options);
+Partition partition(const torch::jit::Module& module, const Options& options);
+
+}  // namespace fsdp::engine

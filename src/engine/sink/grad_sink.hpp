@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Where gradients land and are reduced: each parameter's gradient is copied into its unit's reduce
+/// buffer as soon as autograd has it; a complete buffer is reduced into the gradient shard.
+///
+/// NOTE [The way of a gradient]
+///
+///     autograd -> reduce buffer [whole] -> inner: reduce-scatter, -> outer: over the replicas
+///                    ^  added              over the shard group       |
+///                    |                     |                          v
+///                 deferred, whole          partial, 1/s  ---->  gradient shard
+///                 (kDeferAll)              (kDeferReplicate)
+///
+/// Either stage is missing where its group is: see NOTE [Slices and who has them]. The last stage
+/// divides, once, and adds to what the gradient shard has. The outer all-reduce of replicas is a
+/// reduce-scatter of sub-slices and an all-gather of the sums, so that all replicas get the same
+/// bits. What a rank defers is added to its next reduction, so any mixture of backwards gives the
+/// sum of all. Where gradient shards live on the host, one more step follows: see NOTE [The way
+/// home].
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/sink/grad_home.hpp"
+#include "engine/sink/presence.hpp"
+#include "engine/unit/bundle.hpp"
+#include "engine/unit/unit.hpp"
+#include "fsdp/comm/communicator.hpp"
+#include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/memory/ledger.hpp"
+
+namespace fsdp::engine {
+
+struct SinkConfig {
+  int buffers = 2;                    ///< in the ring
+  std::vector<int> own_buffers = {};  ///< these bundles have one of their own, after the ring's
+};
+
+// What a unit's gradient shard has that was not handed out, as bits of GradSink::has_sum_. A
+// reduction adds to either.
+inline constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
+inline constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
+
+/// *Invariants*: reductions start and end in the same order on all ranks; one bundle's at a time is
+/// in flight. Gradients accumulate until the shards' grads are reset. *Thread safety*: under the
+/// engine's lock.
+class GradSink {
+ public:
+  GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vector<Unit>& units,
+           const Bundles& bundles, SinkConfig config, Counters& counters);
+  ~GradSink();
+  GradSink(const GradSink&) = delete;
+  GradSink& operator=(const GradSink&) = delete;
+
+  /// Makes what units that train now and have never done so need. Returns whether it made anything.
+  /// Between backwards. Local.
+  bool make_room();
+
+  void set_sync(GradientSync sync);
+  GradientSync sync() const { return sync_; }
+  void set_divisor(double divisor) { divisor_ = divisor; }
+  double divisor() const { return divisor_; }
+  /// Whether this backward leaves the gradients of a bundle whole and sends nothing.
+  bool defers(int bundle) const;
+  /// Whether gradients wait for a backward to reduce them.
+  bool has_deferred() const { return has_deferred_; }
+
+  void open(int bundle, int buffer);
+  /// Copies `grad` to its place, or adds it when one came before; any layout, also sparse. Of a
+  /// bundle that defers, the place is the whole accumulator, else the open buffer.
+  void collect(int unit, int parameter, const at::Tensor& grad);
+  /// Zeros what did not come, adds what was deferred and issues the inner reductions.
+  /// @collective the shard group
+  void start_reduce(int bundle, int buffer);
+  /// Ends them; the outer reductions start, unless this backward defers them, and go on while the
+  /// next bundle's gradients come.
+  /// @collective the replicas @blocks
+  void wait_reduce(int bundle);
+  /// After all reductions of a backward that deferred nothing: parameters for which any rank had a
+  /// gradient get theirs. @collective all ranks @blocks
+  void hand_out();
+  /// After a backward that handed nothing out: what was reduced is in the gradient shards. @blocks
+  void bring_home();
+  /// What was collected for a backward that died is no gradient. @collective the replicas
+  void drop_collected();
+
+  /// Forgets all gradients, also those that wait.
+  void zero();
+  /// The same, and those on their way: their collectives are void.
+  void start_over();
+
+  /// Memory in which `unit` is whole in its shards' type, to use before training: [padded_numel].
+  /// The sink's own where that is large enough.
+  at::Tensor spare_memory(int unit) const;
+
+ private:
+  /// A reduction over replicas: a reduce-scatter, then for all but kHybridOptimizer an all-gather.
+  struct Outer {
+    int unit = 0;
+    std::unique_ptr<comm::Work> work = {};
+    bool is_gathering = false;
+  };
+
+  /// Where the last stage of a reduction ends, and whether it adds to what is there.
+  struct Destination {
+    at::Tensor dst;  ///< [shard_numel()]
+    bool accumulate;
+  };
+
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+  /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
+  at::Tensor buffer_view(int unit, int buffer) const;
+  at::Tensor partial_view(int unit) const;
+  void make_buffers();
+  void make_deferred();
+  void reserve_staging();
+  void complete(int unit, at::Tensor& flat);
+  bool prepare_shard(int unit);
+  void begin_last_stage(int bundle);
+  Destination destination(int unit);
+  at::Tensor reduced(int unit) const;
+  void last_stage_ended(int unit);
+  void start_inner(int unit, const at::Tensor& flat);
+  std::unique_ptr<comm::Work> start_outer(int unit, const at::Tensor& src);
+  static at::Tensor answered_part(const Unit& unit, const at::Tensor& shard);
+  void advance_outer();
+  void enter(memory::Kind kind, std::int64_t bytes);
+
+  comm::Communicator& world_;
+  memory::Ledger& ledger_;
+  std::vector<Unit>& units_;
+  const Bundles& bundles_;
+  const SinkConfig config_;
+  Counters& counters_;
+  Presence presence_;
+  GradientSync sync_ = GradientSync::kEveryBackward;
+  double divisor_ = 1.0;
+  bool has_deferred_ = false;
+
+  Places places_;                    ///< of gradients in a reduce buffer
+  std::vector<at::Tensor> buffers_;  ///< the ring, then those of one bundle
+  Places partial_places_;
+  /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
+  std::array<at::Tensor, 2> partial_buffers_;
+  std::size_t next_partial_ = 0;
+  std::vector<int> buffer_of_;                      ///< by bundle, -1 when it has none
+  std::vector<std::unique_ptr<comm::Work>> works_;  ///< by unit
+  std::vector<Outer> outer_;                        ///< under way over the replicas
+  std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
+  std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
+  std::vector<char> has_partial_;                   ///< by unit
+  std::vector<char> has_sum_;       ///< by unit: the gradient shard has one that was not handed out
+  std::unique_ptr<GradHome> home_;  ///< null: reductions end in the gradient shards
+  std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
+  memory::Bytes entered_;
+};
+
+}  // namespace fsdp::engine

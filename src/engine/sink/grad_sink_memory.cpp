@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a gradient sink holds: gradient shards, reduce buffers, places for deferred gradients.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "engine/sink/grad_sink.hpp"
+#include "engine/unit/home.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+GradSink::GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vector<Unit>& units,
+                   const Bundles& bundles, SinkConfig config, Counters& counters)
+    : world_(world),
+      ledger_(ledger),
+      units_(units),
+      bundles_(bundles),
+      config_(std::move(config)),
+      counters_(counters),
+      presence_(world, units),
+      buffer_of_(static_cast<std::size_t>(bundles.count()), -1),
+      works_(units.size()),
+      deferred_(units.size()),
+      partials_(units.size()),
+      has_partial_(units.size()),
+      has_sum_(units.size()) {
+  for (Unit& unit : units) {
+    unit.trains = unit.is_trainable();
+  }
+  if (units.front().is_offloaded()) {
+    home_ = std::make_unique<GradHome>(units, bundles);
+  }
+  if (!make_room()) {
+    make_buffers();  // nothing trains yet
+    reserve_staging();
+  }
+}
+
+GradSink::~GradSink() {
+  works_.clear();
+  for (int kind = 0; kind < memory::kKinds; ++kind) {
+    ledger_.remove(static_cast<memory::Kind>(kind), entered_[static_cast<memory::Kind>(kind)]);
+  }
+}
+
+void GradSink::enter(memory::Kind kind, std::int64_t bytes) {
+  ledger_.add(kind, bytes);
+  entered_[kind] += bytes;
+}
+
+bool GradSink::make_room() {
+  bool is_new = false;
+  for (Unit& unit : units_) {
+    if (unit.trains && !unit.flat_grad_shard.defined()) {
+      is_new = true;
+      unit.flat_grad_shard = zeros_at_home(unit, unit.shard_numel(), unit.dtype);
+      enter(memory::Kind::kGradShards, unit.shard_bytes());
+    }
+  }
+  if (is_new) {
+    make_buffers();
+    make_deferred();
+    reserve_staging();
+  }
+  return is_new;
+}
+
+void GradSink::make_buffers() {
+  places_ = place(units_, bundles_, [](const Unit& unit) {
+    return unit.flat_grad_shard.defined() ? unit.reduced_bytes() : 0;
+  });
+  ledger_.remove(memory::Kind::kReduceBuffers,
+                 std::exchange(entered_[memory::Kind::kReduceBuffers], 0));
+  buffers_.clear();
+  const c10::Device device = units_.front().device;
+  const auto allocate = [&](std::int64_t bytes) {
+    // In memory that peers read in place, where there is such: reducing then copies nothing.
+    buffers_.push_back(device.is_cpu()
+                           ? world_.buffer(bytes)
+                           : at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+    enter(memory::Kind::kReduceBuffers, bytes);
+  };
+  const auto is_in_ring = [&](int bundle) {
+    return std::ranges::find(config_.own_buffers, bundle) == config_.own_buffers.end();
+  };
+  for (int buffer = 0; buffer < config_.buffers; ++buffer) {
+    allocate(places_.largest(is_in_ring));
+  }
+  for (int bundle : config_.own_buffers) {
+    allocate(places_.bytes[static_cast<std::size_t>(bundle)]);
+  }
+  partial_places_ = place(units_, bundles_, [](const Unit& unit) {
+    const bool has_partial = unit.placement.has_both_stages() && unit.flat_grad_shard.defined();
+    return has_partial ? unit.slice_numel() * unit.itemsize() : 0;
+  });
+  const std::int64_t partial_bytes = partial_places_.largest([](int) { return true; });
+  for (at::Tensor& buffer : partial_buffers_) {
+    buffer = at::empty({partial_bytes}, at::TensorOptions(at::kByte).device(device));
+    enter(memory::Kind::kReduceBuffers, partial_bytes);
+  }
+  if (home_ != nullptr) {
+    const std::int64_t bytes = home_->make_areas();
+    for (const memory::Kind kind : {memory::Kind::kOffloadDevice, memory::Kind::kOffloadHost}) {
+      ledger_.remove(kind, std::exchange(entered_[kind], 0));
+      enter(kind, bytes);
+    }
+  }
+}
+
+/// What the transports need beyond that, by group of ranks.
+void GradSink::reserve_staging() {
+  const auto reserve = [&](comm::Communicator* group, std::int64_t src_bytes, int in_flight) {
+    const auto known = staging_.find(group);
+    if (group != nullptr && (known == staging_.end() || known->second < src_bytes)) {
+      staging_[group] = src_bytes;
+      enter(memory::Kind::kStaging, group->reserve_staging(src_bytes, in_flight));
+    }
+  };
+  std::map<comm::Communicator*, std::int64_t> inner, outer;
+  int in_flight = 1;
+  for (int bundle = 0; bundle < bundles_.count(); ++bundle) {
+    int of_bundle = 0;
+    for (int unit : bundles_.members(bundle)) {
+      const Unit& of = at(unit);
+      const bool has_room = of.flat_grad_shard.defined();
+      of_bundle += has_room ? 1 : 0;
+      std::int64_t& largest = inner[of.placement.shard];
+      largest = std::max(largest, has_room ? of.reduced_bytes() : 0);
+      std::int64_t& largest_slice = outer[of.placement.replicate];
+      largest_slice = std::max(largest_slice, has_room ? of.slice_numel() * of.itemsize() : 0);
+    }
+    in_flight = std::max(in_flight, of_bundle);
+  }
+  for (const auto& [group, bytes] : inner) {
+    reserve(group, bytes, in_flight);
+  }
+  for (const auto& [group, bytes] : outer) {
+    reserve(group, bytes, in_flight);
+  }
+}
+
+/// What the mode needs, for every unit that has room for gradients.
+void GradSink::make_deferred() {
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    const Unit& of = at(unit);
+    const auto make = [&](at::Tensor& tensor, std::int64_t numel) {
+      if (!tensor.defined()) {
+        tensor = at::empty({numel}, at::TensorOptions(of.dtype).device(of.device));
+        enter(memory::Kind::kDeferred, numel * of.itemsize());
+      }
+    };
+    if (!of.flat_grad_shard.defined() || sync_ == GradientSync::kEveryBackward) {
+      continue;
+    }
+    if (defers(of.bundle)) {
+      make(deferred_[static_cast<std::size_t>(unit)], of.layout->padded_numel());
+    } else if (of.placement.has_both_stages()) {
+      make(partials_[static_cast<std::size_t>(unit)], of.slice_numel());
+    }
+  }
+}
+
+namespace {
+/// `numel` elements at `offset` of a byte tensor.
+at::Tensor view(const at::Tensor& bytes, std::int64_t offset, std::int64_t numel,
+                at::ScalarType dtype) {
+  FSDP_ASSERT(bytes.numel() >= offset + numel * Unit::itemsize_of(dtype), "a buffer of ",
+              bytes.numel(), " bytes is too small for ", numel, " elements at byte ", offset);
+  return at::from_blob(static_cast<char*>(bytes.data_ptr()) + offset, {numel},
+                       at::TensorOptions(dtype).device(bytes.device()));
+}
+}  // namespace
+
+at::Tensor GradSink::buffer_view(int unit, int buffer) const {
+  return view(buffers_[static_cast<std::size_t>(buffer)],
+              places_.offset[static_cast<std::size_t>(unit)], at(unit).layout->padded_numel(),
+              at(unit).reduce_dtype);
+}
+
+at::Tensor GradSink::partial_view(int unit) const {
+  const at::Tensor& own = partials_[static_cast<std::size_t>(unit)];
+  return own.defined() ? own
+                       : view(partial_buffers_[next_partial_],
+                              partial_places_.offset[static_cast<std::size_t>(unit)],
+                              at(unit).slice_numel(), at(unit).dtype);
+}
+
+at::Tensor GradSink::spare_memory(int unit) const {
+  for (const at::Tensor& buffer : buffers_) {
+    if (buffer.numel() >= at(unit).whole_bytes()) {
+      return view(buffer, 0, at(unit).layout->padded_numel(), at(unit).dtype);
+    }
+  }
+  return at::empty({at(unit).layout->padded_numel()},
+                   at::TensorOptions(at(unit).dtype).device(at(unit).device));
+}
+
+}  // namespace fsdp::engine

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "engine/store/weight_store.hpp"
+#include "engine/unit/bundle.hpp"
+#include "engine/unit/home.hpp"
+#include "engine/unit/slice.hpp"
+
+namespace fsdp::engine {
+
+namespace {
+
+// NOTE [upload before gather]
+// A unit that is offloaded is gathered in two steps: its slice is sent to its place in the slot,
+// and the all-gather runs in place from there. The second needs the first, and a prefetch must
+// block nobody: so start() begins the transfer, and the all-gather is issued when the schedule
+// starts another gather or a reduction, or waits for this one. By then the transfer has had a
+// unit's computation to end in. These moments are the same on all ranks, hence so is the order of
+// collectives. With `prefetch` of 1 the transfer hides behind computation, with 2 the all-gather
+// does as well. Secondary shards lie on the device already.
+
+class SlotStore : public WeightStore {
+ public:
+  SlotStore(memory::Ledger& ledger, StoreConfig config)
+      : ledger_(ledger), config_(std::move(config)) {}
+
+  ~SlotStore() override {
+    drop_works();
+    ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
+    for (const Unit* unit : units_) {
+      strike_slice(ledger_, *unit);
+    }
+  }
+
+  void make_shards(std::vector<Unit>& units) override {
+    for (Unit& unit : units) {
+      if (!unit.placement.is_resident()) {
+        make_slice(unit);
+        enter_slice(ledger_, unit);
+        units_.push_back(&unit);
+      }
+    }
+    make_slots(units);
+    works_.resize(units.size());
+  }
+
+  void start(const Unit& unit, int index, int slot) override {
+    launch();
+    const at::Tensor& dst = views_[static_cast<std::size_t>(index)][static_cast<std::size_t>(slot)];
+    GatherSource source = gather_source(unit);
+    if (!unit.is_offloaded() || unit.has_secondary) {
+      gather(unit, index, dst, source);
+      return;
+    }
+    const at::Tensor src = std::exchange(source.src, place_of_slice(unit, dst));
+    uploads_.push_back({.unit = &unit,
+                        .index = index,
+                        .dst = dst,
+                        .source = source,
+                        .ticket = unit.home.copier->start(source.src, src)});
+  }
+
+  void launch() override {
+    while (!uploads_.empty()) {
+      launch_first();
+    }
+  }
+
+  void wait(int index) override {
+    // What comes after it in the queue is for later.
+    while (std::ranges::find(uploads_, index, &Upload::index) != uploads_.end()) {
+      launch_first();
+    }
+    auto work = std::exchange(works_[static_cast<std::size_t>(index)], nullptr);
+    work->wait();
+  }
+
+  void release(const Unit& unit, int index, int slot, bool poison) override {
+    if (poison && unit.device.is_cpu() && unit.gathered_bytes() > 0) {
+      // Every dtype's all-ones pattern is NaN for floats and -1 for integers.
+      std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.gathered_bytes()));
+    }
+  }
+
+  void drop_works() override {
+    for (auto& work : works_) {
+      work.reset();
+    }
+    for (const Upload& upload : std::exchange(uploads_, {})) {
+      abandon(*upload.unit, upload.ticket);
+    }
+  }
+
+  void* address(int index, int slot) override {
+    return views_[static_cast<std::size_t>(index)][static_cast<std::size_t>(slot)].data_ptr();
+  }
+
+  bool needs_fence() const override { return false; }
+
+ private:
+  struct Upload {
+    const Unit* unit;
+    int index;
+    at::Tensor dst;
+    GatherSource source;  ///< its src is a part of dst
+    std::uint64_t ticket;
+  };
+
+  void launch_first() {
+    const Upload upload = std::move(uploads_.front());
+    uploads_.pop_front();
+    upload.unit->home.copier->wait(upload.ticket);
+    gather(*upload.unit, upload.index, upload.dst, upload.source);
+  }
+
+  void gather(const Unit& unit, int index, const at::Tensor& dst, const GatherSource& source) {
+    works_[static_cast<std::size_t>(index)] =
+        source.group->all_gather(dst, source.src, {index, unit.name});
+  }
+
+  void make_slots(const std::vector<Unit>& units) {
+    const Bundles bundles(units);
+    const Places places = place(units, bundles, [](const Unit& unit) {
+      return unit.placement.is_resident() ? 0 : unit.gathered_bytes();
+    });
+    const c10::Device device = units.front().device;
+    const auto allocate = [&](std::int64_t bytes) {
+      slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
+      slot_bytes_ += bytes;
+    };
+    for (int slot = 0; slot < config_.slots; ++slot) {
+      allocate(places.largest([&](int bundle) {
+        return std::ranges::find(config_.kept, bundle) == config_.kept.end();
+      }));
+    }
+    for (int bundle : config_.kept) {
+      allocate(places.bytes[static_cast<std::size_t>(bundle)]);
+    }
+    ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
+    // A view of each slot for each unit that can land there, made once: gathers allocate nothing.
+    for (std::size_t i = 0; i < units.size(); ++i) {
+      std::vector<at::Tensor>& views = views_.emplace_back();
+      for (at::Tensor& slot : slots_) {
+        const bool fits = slot.numel() >= places.offset[i] + units[i].gathered_bytes();
+        views.push_back(fits ? at::from_blob(static_cast<char*>(slot.data_ptr()) + places.offset[i],
+                                             {units[i].layout->padded_numel()},
+                                             at::TensorOptions(units[i].param_dtype).device(device))
+                             : at::Tensor());
+      }
+    }
+  }
+
+  memory::Ledger& ledger_;
+  StoreConfig config_;
+  std::vector<const Unit*> units_;
+  std::vector<at::Tensor> slots_;
+  std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
+  std::vector<std::unique_ptr<comm::Work>> works_;
+  std::deque<Upload> uploads_;  ///< whose gathers are not issued yet, in their order
+  std::int64_t slot_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStore> make_slot_store(memory::Ledger& ledger, StoreConfig config) {
+  return std::make_unique<SlotStore>(ledger, std::move(config));
+}
+
+}  // namespace fsdp::engine
