@@ -215,9 +215,9 @@ std::string to_text(const std::vector<Interface>& interfaces) {
   for (const Interface& interface : interfaces) {
     std::string addresses;
     for (const auto& address : interface.addresses) {
-      append_to_list(addresses, address.host());
+      base::append_to_list(addresses, address.host());
     }
-    append_to_list(text,
+    base::append_to_list(text,
                    interface.name + " (" + (addresses.empty() ? "no address" : addresses) + ")");
   }
   return text;
