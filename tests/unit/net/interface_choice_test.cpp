@@ -8,7 +8,7 @@
 
 #include "fsdp/base/error.hpp"
 
-namespace fsdp::base {
+namespace fsdp::net {
 namespace {
 
 using testing::AllOf;
@@ -82,4 +82,4 @@ TEST(InterfaceChoice, TheVariableIsCheckedBeforeAnyWait) {
 }
 
 }  // namespace
-}  // namespace fsdp::base
+}  // namespace fsdp::net

@@ -12,7 +12,7 @@
 #include "fsdp/base/error.hpp"
 #include "net/network.hpp"
 
-namespace fsdp::base {
+namespace fsdp::net {
 namespace {
 
 using std::chrono::milliseconds;
@@ -54,7 +54,7 @@ Refusal refusal(const ReachOptions& tried) {
 }
 
 TEST(Reach, Fault124_LiteralsAndNamesOfBothFamiliesConnect) {
-  const Descriptor listener = listen_on("", 0);
+  const base::Descriptor listener = listen_on("", 0);
   const std::uint16_t port = port_of(listener.get());
   EXPECT_EQ(reach(options("127.0.0.1", port, milliseconds(2000))), "127.0.0.1");
   EXPECT_THAT(reach(options("localhost", port, milliseconds(2000))), AnyOf("127.0.0.1", "::1"));
@@ -64,7 +64,7 @@ TEST(Reach, Fault124_LiteralsAndNamesOfBothFamiliesConnect) {
 }
 
 TEST(Reach, Fault124_ANameIsTriedInBothFamilies) {
-  const Descriptor listener = listen_on("127.0.0.1", 0);  // IPv4 only
+  const base::Descriptor listener = listen_on("127.0.0.1", 0);  // IPv4 only
   EXPECT_EQ(reach(options("localhost", port_of(listener.get()), milliseconds(2000))), "127.0.0.1");
 }
 
@@ -94,7 +94,7 @@ TEST(Reach, Fault124_AnUnknownNameFailsInTime) {
 
 TEST(Reach, AListenerMayComeLater) {
   const std::uint16_t port = closed_port();
-  Descriptor listener;
+  base::Descriptor listener;
   std::thread late([&] {
     std::this_thread::sleep_for(milliseconds(200));
     listener = listen_on("127.0.0.1", port);
@@ -115,7 +115,7 @@ TEST(Reach, Fault132_TheNoticeComesEarlyAndThenMoreSeldom) {
 }
 
 TEST(ListenOn, Fault123_ABusyPortNamesItsOwner) {
-  const Descriptor first = listen_on("127.0.0.1", 0);
+  const base::Descriptor first = listen_on("127.0.0.1", 0);
   const std::uint16_t port = port_of(first.get());
   for (const char* host : {"127.0.0.1", ""}) {
     try {
@@ -141,4 +141,4 @@ TEST(Address, IsWrittenWithBracketsWhereNeeded) {
 }
 
 }  // namespace
-}  // namespace fsdp::base
+}  // namespace fsdp::net
