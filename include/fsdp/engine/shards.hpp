@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a rank stores of a module: shards of its parameters, and its buffers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// A parameter of the module as this rank stores it.
+struct NamedShard {
+  std::string name;                  ///< the module's name for it; of tied ones, the first
+  at::Tensor parameter;              ///< the module's tensor; any operator that takes it gathers it
+  at::Tensor shard;                  ///< 1-D, possibly empty: this rank's part; a leaf
+  std::int64_t begin = 0;            ///< its first element's position in the flattened parameter
+  std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
+  std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
+  /// Of the elements in `shard`, those that this rank answers for. Several ranks may hold an
+  /// element, exactly one of the world answers for it: add up norms and write files over these.
+  std::int64_t answered_begin = 0;  ///< position in `shard`
+  std::int64_t answered_numel = 0;
+};
+
+/// See Sharded::on_reduced().
+using ReducedHook = std::function<void(const NamedShard& parameter, at::Tensor grad)>;
+
+/// A unit's shard as an optimizer that runs over whole ones sees it. Padding is zero in `shard` and
+/// `grad`, and must stay so.
+struct FlatShard {
+  at::Tensor shard;  ///< 1-D
+  at::Tensor grad;   ///< of the same size; undefined where no parameter of the unit has one
+  bool trains;       ///< a parameter of it requires grad now; that may change between steps
+  std::int64_t answered_begin;  ///< as in NamedShard, padding included
+  std::int64_t answered_numel;
+};
+
+/// A buffer of the module; every rank holds it whole.
+struct NamedBuffer {
+  std::string name;
+  at::Tensor buffer;
+};
+
+}  // namespace fsdp
