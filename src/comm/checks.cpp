@@ -17,10 +17,15 @@ Description describe_call(Operation operation, const Label& label) {
   return description;
 }
 
-void check_tensor(Operation operation, const Label& label, const char* role,
-                  const at::Tensor& tensor) {
+void check_tensor(const Communicator& group, Operation operation, const Label& label,
+                  const char* role, const at::Tensor& tensor) {
   FSDP_CHECK(tensor.defined(), ErrorCode::kInvalidArgument, to_string(operation), " for \"",
              label.name, "\": ", role, " is an undefined tensor");
+  if (!tensor.is_cpu()) {
+    const auto refusal = group.refuses(tensor.device());
+    FSDP_CHECK(!refusal, ErrorCode::kUnsupported, to_string(operation), " for \"", label.name,
+               "\": ", role, " is on ", tensor.device().str(), ", and ", *refusal);
+  }
   FSDP_CHECK(tensor.is_contiguous(), ErrorCode::kInvalidArgument, to_string(operation), " for \"",
              label.name, "\": ", role, " of sizes ", tensor.sizes(), " is not contiguous");
 }
@@ -47,39 +52,51 @@ void describe_payload(Description& description, const at::Tensor& slice) {
 
 }  // namespace
 
-Description check_all_gather(const at::Tensor& dst, const at::Tensor& src, int size,
-                             const Label& label) {
+std::optional<std::string> refuse_all_but_cpu(const std::string& transport, c10::Device device) {
+  if (device.is_cpu()) {
+    return std::nullopt;
+  }
+  return transport + " takes tensors of the CPU: " +
+         (device.is_meta() ? "give the tensor memory first"
+                           : "copy the tensor there, or use make_c10d_communicator() with a "
+                             "backend that takes both devices");
+}
+
+Description check_all_gather(const Communicator& group, const at::Tensor& dst,
+                             const at::Tensor& src, const Label& label) {
   constexpr Operation kOperation = Operation::kAllGather;
-  check_tensor(kOperation, label, "dst", dst);
-  check_tensor(kOperation, label, "src", src);
+  check_tensor(group, kOperation, label, "dst", dst);
+  check_tensor(group, kOperation, label, "src", src);
   check_same_dtype(kOperation, label, dst, src);
-  check_slices(kOperation, label, "dst", dst, src, size);
+  check_slices(kOperation, label, "dst", dst, src, group.size());
   Description description = describe_call(kOperation, label);
   describe_payload(description, src);
   return description;
 }
 
-Description check_reduce_scatter(const at::Tensor& dst, const at::Tensor& src, int size,
-                                 const Reduction& reduction, const Label& label) {
+Description check_reduce_scatter(const Communicator& group, const at::Tensor& dst,
+                                 const at::Tensor& src, const Reduction& reduction,
+                                 const Label& label) {
   constexpr Operation kOperation = Operation::kReduceScatter;
-  check_tensor(kOperation, label, "dst", dst);
-  check_tensor(kOperation, label, "src", src);
+  check_tensor(group, kOperation, label, "dst", dst);
+  check_tensor(group, kOperation, label, "src", src);
   if (!is_widening(dst.scalar_type(), src.scalar_type())) {
     check_same_dtype(kOperation, label, dst, src);
   }
-  check_slices(kOperation, label, "src", src, dst, size);
+  check_slices(kOperation, label, "src", src, dst, group.size());
   check_reduction(src.scalar_type(), reduction);
   Description description = describe_call(kOperation, label);
   describe_payload(description, src);
-  description.bytes /= size;
+  description.bytes /= group.size();
   return description;
 }
 
-Description check_broadcast(const at::Tensor& buffer, int root, int size, const Label& label) {
+Description check_broadcast(const Communicator& group, const at::Tensor& buffer, int root,
+                            const Label& label) {
   constexpr Operation kOperation = Operation::kBroadcast;
-  check_tensor(kOperation, label, "buffer", buffer);
-  FSDP_CHECK(root >= 0 && root < size, ErrorCode::kInvalidArgument, to_string(kOperation),
-             " for \"", label.name, "\": root is ", root, ", must be in [0, ", size, ")");
+  check_tensor(group, kOperation, label, "buffer", buffer);
+  FSDP_CHECK(root >= 0 && root < group.size(), ErrorCode::kInvalidArgument, to_string(kOperation),
+             " for \"", label.name, "\": root is ", root, ", must be in [0, ", group.size(), ")");
   Description description = describe_call(kOperation, label);
   describe_payload(description, buffer);
   description.root = root;

@@ -5,17 +5,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <string>
+
 #include "comm/fingerprint.hpp"
 #include "fsdp/comm/communicator.hpp"
 
 namespace fsdp::comm::detail {
 
-/// @throws Error kInvalidArgument naming the operation, the label and the offending sizes
-Description check_all_gather(const at::Tensor& dst, const at::Tensor& src, int size,
-                             const Label& label);
-Description check_reduce_scatter(const at::Tensor& dst, const at::Tensor& src, int size,
-                                 const Reduction& reduction, const Label& label);
-Description check_broadcast(const at::Tensor& buffer, int root, int size, const Label& label);
+/// The answer of a transport that reads and writes memory of the host, for Communicator::refuses().
+std::optional<std::string> refuse_all_but_cpu(const std::string& transport, c10::Device device);
+
+/// @throws Error kInvalidArgument naming the operation, the label and the offending sizes;
+/// kUnsupported for a tensor of a device that `group` does not take
+Description check_all_gather(const Communicator& group, const at::Tensor& dst,
+                             const at::Tensor& src, const Label& label);
+Description check_reduce_scatter(const Communicator& group, const at::Tensor& dst,
+                                 const at::Tensor& src, const Reduction& reduction,
+                                 const Label& label);
+Description check_broadcast(const Communicator& group, const at::Tensor& buffer, int root,
+                            const Label& label);
 Description describe_agree(const Label& label);
 
 }  // namespace fsdp::comm::detail

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -18,6 +19,10 @@ const char* to_string(Operation operation) {
     case Operation::kAgree: return "agree";
   }
   return "unknown collective";
+}
+
+std::optional<std::string> Communicator::refuses(c10::Device device) const {
+  return detail::refuse_all_but_cpu(transport(), device);
 }
 
 void Communicator::all_reduce(at::Tensor buffer, const Label& label) {

@@ -40,7 +40,7 @@ class GroupOfOne final : public Communicator {
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const DispatchGuard guard;
-    check_all_gather(dst, src, 1, label);
+    check_all_gather(*this, dst, src, label);
     return std::make_unique<OwnWork>([dst = std::move(dst), src = std::move(src)] {
       void* place = dst.mutable_data_ptr();
       if (place != src.const_data_ptr() && src.nbytes() != 0) {
@@ -52,7 +52,7 @@ class GroupOfOne final : public Communicator {
   std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
     const DispatchGuard guard;
-    check_reduce_scatter(dst, src, 1, reduction, label);
+    check_reduce_scatter(*this, dst, src, reduction, label);
     return std::make_unique<OwnWork>([dst = std::move(dst), src = std::move(src), reduction] {
       const void* slice = src.const_data_ptr();
       reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), {&slice, 1}, dst.numel(),
@@ -62,7 +62,7 @@ class GroupOfOne final : public Communicator {
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
     const DispatchGuard guard;
-    check_broadcast(buffer, root, 1, label);
+    check_broadcast(*this, buffer, root, label);
     return std::make_unique<OwnWork>([] {});
   }
 

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -311,6 +312,35 @@ TEST_P(CommunicatorContract, InvalidArgumentsLeaveTheRanksInStep) {
                    Error);
       EXPECT_THROW(group.reduce_scatter(at::zeros({1}), at::zeros({size()}), {.divisor = 0}, label),
                    Error);
+    }
+    group.agree(label)->wait();
+  });
+}
+
+TEST_P(CommunicatorContract, TensorsOfAnotherDeviceAreRefusedBeforeAnythingIsSent) {
+  run([&](Communicator& group) {
+    const Label label{.name = "embedding"};
+    const auto on_meta = [](std::int64_t count) { return at::empty({count}, at::kMeta); };
+    const std::vector<std::function<void()>> calls{
+        [&] { group.all_gather(on_meta(size()), at::zeros({1}), label); },
+        [&] { group.all_gather(at::zeros({size()}), on_meta(1), label); },
+        [&] { group.reduce_scatter(on_meta(1), at::zeros({size()}), {}, label); },
+        [&] { group.reduce_scatter(at::zeros({1}), on_meta(size()), {}, label); },
+        [&] { group.broadcast(on_meta(1), 0, label); },
+        [&] { group.start_all_reduce(on_meta(1), 1, label); },
+        [&] { group.start_all_reduce(on_meta(70001), 1, label); },
+    };
+    for (std::size_t i = 0; i < calls.size() && group.rank() == 0; ++i) {
+      try {
+        calls[i]();
+        ADD_FAILURE() << "call " << i << " was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.text();
+        EXPECT_THAT(error.text(),
+                    testing::AllOf(testing::HasSubstr("embedding"), testing::HasSubstr("on meta"),
+                                   testing::HasSubstr(transport() + " "),
+                                   testing::HasSubstr("takes tensors of the CPU")));
+      }
     }
     group.agree(label)->wait();
   });

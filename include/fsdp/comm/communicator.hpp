@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,12 +67,13 @@ struct Reduction {
 /// every run and on every rank (`shm+gloo`: in rank order on each host, then over the hosts;
 /// `c10d`: as its backend sums). All tensors are contiguous, dst and src of one dtype but where a
 /// reduction widens; a tensor of `size() * n` elements is read as `size()` slices of n elements,
-/// slice r belonging to rank r. Counts of zero are allowed. `gloo`, `shm` and `threads` take CPU
-/// tensors.
+/// slice r belonging to rank r. Counts of zero are allowed. Which devices a transport takes,
+/// refuses() says.
 ///
 /// *Errors*: a collective throws Error kInvalidArgument for an undefined or non-contiguous tensor,
-/// unequal dtypes or sizes that do not fit, before anything is sent, so that the ranks stay in
-/// step; kPeerFailed when the group has failed before. What peers do is told by Work::wait().
+/// unequal dtypes or sizes that do not fit, and kUnsupported for a tensor of a device that the
+/// transport does not take, before anything is sent, so that the ranks stay in step; kPeerFailed
+/// when the group has failed before. What peers do is told by Work::wait().
 ///
 /// *Groups*: split() makes communicators over parts of the ranks. They are parts of one job: the
 /// first failure in any of them ends the waits in all, recover() and set_timeout() called on one
@@ -88,6 +90,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   virtual int size() const = 0;
   /// The name of the transport: "threads", "shm", "gloo", "shm+gloo", "c10d".
   virtual std::string transport() const = 0;
+
+  /// Why this transport does not take tensors of `device`, and what serves; nothing when it does.
+  virtual std::optional<std::string> refuses(c10::Device device) const;
 
   /// Gathers every rank's `src` (n elements) into `dst` (size()*n elements), own slice included.
   /// `src` may be the own slice of `dst`. @collective all ranks

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,9 +157,16 @@ class C10dCommunicator : public Communicator {
   int size() const override { return backend_->getSize(); }
   std::string transport() const override { return "c10d"; }
 
+  /// Which devices a backend serves, only it knows; Gloo has no way to another.
+  std::optional<std::string> refuses(c10::Device device) const override {
+    return backend_->getBackendName() == "gloo" || device.is_meta()
+               ? detail::refuse_all_but_cpu("c10d over " + backend_->getBackendName(), device)
+               : std::nullopt;
+  }
+
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const detail::DispatchGuard guard;
-    const auto description = detail::check_all_gather(dst, src, size(), label);
+    const auto description = detail::check_all_gather(*this, dst, src, label);
     return start(description, src.device(), [&](const Call& call) {
       C10dWork work;
       if (src.numel() != 0) {
@@ -174,7 +182,7 @@ class C10dCommunicator : public Communicator {
   std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
     const detail::DispatchGuard guard;
-    const auto description = detail::check_reduce_scatter(dst, src, size(), reduction, label);
+    const auto description = detail::check_reduce_scatter(*this, dst, src, reduction, label);
     return start(description, src.device(), [&](const Call& call) {
       // A backend sums what it moves, and would read a slice of src that it writes.
       at::Tensor moved = src.to(dst.scalar_type());
@@ -192,7 +200,7 @@ class C10dCommunicator : public Communicator {
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
     const detail::DispatchGuard guard;
-    const auto description = detail::check_broadcast(buffer, root, size(), label);
+    const auto description = detail::check_broadcast(*this, buffer, root, label);
     return start(description, buffer.device(), [&](const Call& call) {
       C10dWork work;
       if (buffer.numel() != 0) {

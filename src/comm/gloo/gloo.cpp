@@ -191,7 +191,7 @@ std::unique_ptr<Flight> GlooCommunicator::start(const Description& description,
 std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
                                                    const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_all_gather(dst, src, size(), label);
+  const Description description = check_all_gather(*this, dst, src, label);
   const std::size_t bytes = src.nbytes();
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {
@@ -216,7 +216,7 @@ std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor sr
 std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
                                                        Reduction reduction, const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
+  const Description description = check_reduce_scatter(*this, dst, src, reduction, label);
   const auto bytes = static_cast<std::size_t>(description.bytes);
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {
@@ -246,7 +246,7 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tenso
 
 std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_broadcast(buffer, root, size(), label);
+  const Description description = check_broadcast(*this, buffer, root, label);
   auto flight = start(description, [&](Flight& posted) {
     if (rank() != root) {
       exchange().receive(posted, root, buffer.mutable_data_ptr(), buffer.nbytes());

@@ -172,7 +172,7 @@ class ShmCommunicator final : public Communicator {
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const detail::DispatchGuard guard;
-    const Description description = detail::check_all_gather(dst, src, size(), label);
+    const Description description = detail::check_all_gather(*this, dst, src, label);
     const ShmSource source = source_of(src, description, false);
     return std::make_unique<AllGatherWork>(side_, description, source, std::move(dst),
                                            std::move(src));
@@ -181,8 +181,7 @@ class ShmCommunicator final : public Communicator {
   std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
     const detail::DispatchGuard guard;
-    const Description description =
-        detail::check_reduce_scatter(dst, src, size(), reduction, label);
+    const Description description = detail::check_reduce_scatter(*this, dst, src, reduction, label);
     const ShmSource source = source_of(src, description, true);
     return std::make_unique<ReduceScatterWork>(side_, description, source, std::move(dst),
                                                std::move(src), reduction);
@@ -190,7 +189,7 @@ class ShmCommunicator final : public Communicator {
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
     const detail::DispatchGuard guard;
-    const Description description = detail::check_broadcast(buffer, root, size(), label);
+    const Description description = detail::check_broadcast(*this, buffer, root, label);
     const ShmSource source = source_of(rank() == root ? buffer : at::Tensor(), description, false);
     return std::make_unique<BroadcastWork>(side_, description, source, buffer);
   }

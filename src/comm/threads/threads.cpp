@@ -159,19 +159,19 @@ class ThreadsCommunicator : public Communicator {
   std::string transport() const override { return "threads"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
-    const auto fingerprint = next(detail::check_all_gather(dst, src, size(), label));
+    const auto fingerprint = next(detail::check_all_gather(*this, dst, src, label));
     return std::make_unique<AllGatherWork>(side_, fingerprint, std::move(dst), std::move(src));
   }
 
   std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
                                        const Label& label) override {
-    const auto fingerprint = next(detail::check_reduce_scatter(dst, src, size(), reduction, label));
+    const auto fingerprint = next(detail::check_reduce_scatter(*this, dst, src, reduction, label));
     return std::make_unique<ReduceScatterWork>(side_, fingerprint, std::move(dst), std::move(src),
                                                reduction);
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
-    const auto fingerprint = next(detail::check_broadcast(buffer, root, size(), label));
+    const auto fingerprint = next(detail::check_broadcast(*this, buffer, root, label));
     return std::make_unique<BroadcastWork>(side_, fingerprint, buffer);
   }
 

@@ -129,7 +129,7 @@ class TwoLevelCommunicator final : public GlooCommunicator {
 std::unique_ptr<Work> TwoLevelCommunicator::all_gather(at::Tensor dst, at::Tensor src,
                                                        const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_all_gather(dst, src, size(), label);
+  const Description description = check_all_gather(*this, dst, src, label);
   const at::Tensor flat = dst.detach().view({-1});
   const at::Tensor own = slice_of(flat, rank(), place_);
   auto flight = start(description, [&](Flight& posted) {
@@ -175,7 +175,7 @@ std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::T
                                                            Reduction reduction,
                                                            const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_reduce_scatter(dst, src, size(), reduction, label);
+  const Description description = check_reduce_scatter(*this, dst, src, reduction, label);
   const bool is_low = is_widening(at::kFloat, src.scalar_type());
   Partials partials;
   auto flight = start(description, [&](Flight& posted) {
@@ -192,7 +192,7 @@ std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::T
 std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int root,
                                                       const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_broadcast(buffer, root, size(), label);
+  const Description description = check_broadcast(*this, buffer, root, label);
   auto flight = start(description, [&](Flight& posted) {
     if (place_.local != root % place_.locals || description.bytes == 0) {
       return;
