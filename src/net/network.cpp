@@ -217,8 +217,8 @@ std::string to_text(const std::vector<Interface>& interfaces) {
     for (const auto& address : interface.addresses) {
       base::append_to_list(addresses, address.host());
     }
-    base::append_to_list(text,
-                   interface.name + " (" + (addresses.empty() ? "no address" : addresses) + ")");
+    base::append_to_list(
+        text, interface.name + " (" + (addresses.empty() ? "no address" : addresses) + ")");
   }
   return text;
 }

@@ -89,8 +89,8 @@ std::string reach(const ReachOptions& options) {
            round.tries, ". ", options.hint);
     }
     if (notice.is_due(elapsed)) {
-      base::log(base::LogLevel::kInfo, options.who, ": waiting for ", options.whom, " at ", endpoint, ", ",
-          seconds_text(elapsed), " so far: ", round.tries);
+      base::log(base::LogLevel::kInfo, options.who, ": waiting for ", options.whom, " at ",
+                endpoint, ", ", seconds_text(elapsed), " so far: ", round.tries);
     }
     std::this_thread::sleep_for(kPause);
   }

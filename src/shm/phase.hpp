@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The life of an exchange in shared memory, as predicates on one word a rank. The ring of
 /// postings and its model check both use them.
-///
+
+// clang-format off: its tables are set by hand.
 /// NOTE [life of an exchange in shared memory]
 /// Each rank has a ring of slots. The n-th collective of every rank uses slot n % kRing of its own
 /// ring. Only the owner writes a slot; its `state` word is ticket and phase, and grows:
@@ -17,13 +18,12 @@
 /// `state`, orders the plain memory on both sides:
 ///
 ///   S1  posted -> read    my source is written before kPosted; peers read it after they saw
-///   kPosted S2  done -> rewrite   peers read before their kDone; I write a source again after I
-///   saw kDone of
-///                         all (only where the source is in place or staged: inline data and
+///                         kPosted
+///   S2  done -> rewrite   peers read before their kDone; I write a source again after I saw kDone
+///                         of all (only where the source is in place or staged: inline data and
 ///                         agreements are left behind in the slot)
 ///   S3  slot -> reuse     peers read a slot before their kDone; its owner posts ticket + kRing
-///   into
-///                         it after it saw all slots of that number finished
+///                         into it after it saw all slots of that number finished
 ///   S4  reading | dropped kReading and kDropped are stored, then the other side is loaded, all
 ///                         sequentially consistent: either the reader sees the drop and does not
 ///                         read, or the dropper sees the reader and waits for its end
@@ -35,6 +35,7 @@
 ///                         larger than all before, so old words in the slots mean "not there yet"
 ///
 /// Nothing here is a lock: a process that ends at any point leaves words that the others can judge.
+// clang-format on
 #pragma once
 
 #include <cstdint>
