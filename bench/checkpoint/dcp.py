@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,14 +16,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 
-def slowest(begin):
+def slowest(begin: float) -> float:
     """Seconds since `begin` on the slowest rank."""
     value = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
     dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return value.item()
 
 
-def evict(directory):
+def evict(directory: str) -> None:
     """What has been read must come from the disk again."""
     for name in os.listdir(directory):
         file = os.open(os.path.join(directory, name), os.O_RDONLY)
@@ -29,14 +31,14 @@ def evict(directory):
         os.close(file)
 
 
-def timed(action):
+def timed(action: Callable[[], Any]) -> tuple[float, Any]:
     dist.barrier()
     begin = time.perf_counter()
     result = action()
     return slowest(begin), result
 
 
-def main():
+def main() -> None:
     shapes, directory = sys.argv[1:3]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

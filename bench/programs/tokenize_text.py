@@ -40,7 +40,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows = []
-    print(f"{'tokenizer':10} {'system':11} {'load s':>7} {'first MB/s':>11} {'again MB/s':>11}   ratio to the reference, first and again")
+    print(f"{'tokenizer':10} {'system':11} {'load s':>7} {'first MB/s':>11} {'again MB/s':>11}   "
+          "ratio to the reference, first and again")
     for name, (ours, theirs, reference) in TOKENIZERS.items():
         if not (DATA / theirs).exists():
             print(f"{name:10} is not there: ./dev data tokenizers, ./dev data smollm2")
