@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# Part of ./dev: what this machine lacks, and how it gets here. Expects root, stamps, preset.
-# shellcheck disable=SC2154,SC2034
+# Part of ./dev: what this machine lacks, and how it gets here. Expects root and stamps.
+# shellcheck disable=SC2154
 
 # stamp NAME TEXT: the path of the stamp that says "NAME is set up for exactly TEXT".
 stamp() { printf '%s/%s-%s' "$stamps" "$1" "$(printf '%s' "$2" | cksum | cut -d' ' -f1)"; }
@@ -153,9 +153,11 @@ check_versions() {
 
 # Set-up, step 2: LibTorch -------------------------------------------------------------------------
 
-# Whether another LibTorch is in use: named in the environment, in the arguments, or configured.
+# other_libtorch PRESET [-DX=Y ...]: whether another LibTorch is in use: named in the environment, in
+# the arguments, or configured.
 other_libtorch() {
-  local argument
+  local preset=$1 argument
+  shift
   [[ -z ${FSDP_TORCH:-} ]] || return 0
   for argument in "$@"; do
     case $argument in -DCMAKE_PREFIX_PATH=?* | -DTorch_DIR=?*) return 0 ;; *) ;; esac
@@ -163,6 +165,7 @@ other_libtorch() {
   grep -qs '^CMAKE_PREFIX_PATH:[A-Z]*=.' "$root/build/$preset/CMakeCache.txt"
 }
 
+# setup_torch PRESET [-DX=Y ...]
 setup_torch() {
   local done_stamp packages=() line
   local log=$root/build/wheel.log

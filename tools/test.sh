@@ -1,10 +1,14 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# Part of ./dev: runs the tests. Expects root, preset and the functions of ./dev.
-# shellcheck disable=SC2154,SC2034
+# Part of ./dev: runs the tests. Expects root and the functions of ./dev.
+# shellcheck disable=SC2154
 
 command_test() {
   local all=no arguments=()
+  if [[ $# -gt 0 && $1 != -* ]]; then
+    test_cases "$@"
+    return
+  fi
   while [[ $# -gt 0 ]]; do
     case $1 in
       --all) all=yes ;;
@@ -14,10 +18,50 @@ command_test() {
   done
   if [[ $all == yes ]]; then
     test_everything "${arguments[@]}"
-  else
-    prepare all
-    run_ctest release -LE slow "${arguments[@]}"
+    return
   fi
+  configured release
+  if [[ ${#arguments[@]} -eq 0 ]]; then
+    build_targets release all
+  else
+    build_selected release -LE slow "${arguments[@]}"
+  fi
+  run_ctest release -LE slow "${arguments[@]}"
+}
+
+# configured PRESET: everything up to a build folder.
+configured() {
+  setup_packages
+  setup_torch "$1"
+  configure "$1"
+}
+
+# build_selected PRESET [ctest options]: what the selected tests run, and nothing else.
+build_selected() {
+  local preset=$1 targets
+  shift
+  mapfile -t targets < <(cd "$root" && ctest --preset "$preset" -N "$@" |
+    python3 tools/select_tests.py targets "build/$preset")
+  if [[ ${#targets[@]} -gt 0 ]]; then build_targets "$preset" "${targets[@]}"; fi
+}
+
+# test_cases Suite.Name ... [GoogleTest options]: runs single cases in sight of the caller.
+test_cases() {
+  local patterns=() plan targets=() binary filter failed=no
+  while [[ $# -gt 0 && $1 != -* ]]; do
+    patterns+=("$1")
+    shift
+  done
+  configured release
+  plan=$(cd "$root" && python3 tools/select_tests.py cases build/release "${patterns[@]}") || exit 2
+  mapfile -t targets < <(cut -f1 <<<"$plan")
+  build_targets release "${targets[@]}"
+  while IFS=$'\t' read -r binary filter; do
+    say "$binary --gtest_filter='$filter'"
+    OMP_NUM_THREADS=1 FSDP_BINARY=$root/build/release/bin/fsdp \
+      "$root/build/release/$binary" "--gtest_filter=$filter" "$@" || failed=yes
+  done <<<"$plan"
+  [[ $failed == no ]]
 }
 
 # run_ctest PRESET [ctest options]: the runner's lines as they are; a report for .ci/run beside them.
@@ -69,7 +113,7 @@ part_result() {
   fi
   report=$root/build/$part/tests.xml
   rm -f "$report"
-  if ! (preset=$part && prepare "$target") >&2; then
+  if ! (prepare "$part" "$target") >&2; then
     printf 'FAILED: it does not build'
     return
   fi

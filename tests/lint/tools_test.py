@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks find what they are for, on a repository made for the purpose."""
+"""The tools do what they are for, on a repository and a build folder made for the purpose."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,62 @@ class ChecksTest(unittest.TestCase):
         self.assertEqual(self.run_check("faults"), (0, ""))
 
 
+class SelectTestsTest(unittest.TestCase):
+    """./dev test -R x and ./dev test Suite.Name on a build folder made for the purpose."""
+
+    def setUp(self):
+        self.build = Path(tempfile.mkdtemp()).resolve()
+        self.addCleanup(shutil.rmtree, self.build)
+        tests = self.build / "tests"
+        tests.mkdir()
+        (self.build / "build.ninja").touch()
+        entries = []
+        for name, text in {
+            "layout_test": "TEST(Layout, IsEqual) {}\nTEST_P(Sizes, Add) {}\n",
+            "ranks_test": "TYPED_TEST_P(Contract, Sums) {}\nTEST(Mesh, Fault033_IsRefused) {}\n",
+        }.items():
+            (tests / f"{name}.cpp").write_text(text)
+            output = f"tests/CMakeFiles/{name}.dir/{name}.cpp.o"
+            entries.append({"file": str(tests / f"{name}.cpp"), "output": output})
+        (self.build / "compile_commands.json").write_text(json.dumps(entries))
+        (tests / "CTestTestfile.cmake").write_text(
+            f'add_test([=[layout_test]=] "{self.build}/bin/layout_test")\n'
+            f'add_test([=[example.ranks2]=] "{self.build}/bin/fsdp" "run" "--" "{self.build}/bin/example")\n'
+            'add_test([=[lint_files]=] "python3" "check_files.py")\n'
+            'set_tests_properties([=[lint_files]=] PROPERTIES  LABELS "lint" TIMEOUT "60")\n'
+            'add_test([=[package]=] "cmake" "-P" "run.cmake")\n'
+        )
+
+    def select(self, *arguments, listing=""):
+        command = [sys.executable, str(TOOLS / "select_tests.py"), arguments[0], str(self.build), *arguments[1:]]
+        done = subprocess.run(command, input=listing, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.split() if done.returncode == 0 else done.stderr
+
+    def listing(self, *names):
+        return "".join(f"  Test  #{i}: {name}\n" for i, name in enumerate(names)) + f"Total Tests: {len(names)}\n"
+
+    def test_what_the_selected_tests_run_is_built_and_nothing_else(self):
+        names = ("layout_test", "example.ranks2", "lint_files")
+        wanted = ["bin/example", "bin/fsdp", "bin/layout_test"]
+        self.assertEqual(self.select("targets", listing=self.listing(*names)), (0, wanted))
+        self.assertEqual(self.select("targets", listing=self.listing("lint_files")), (0, []))
+
+    def test_a_test_that_names_no_program_needs_all(self):
+        self.assertEqual(self.select("targets", listing=self.listing("layout_test", "package")), (0, ["all"]))
+
+    def test_a_case_is_found_by_suite_name_and_pattern_whatever_its_parameters(self):
+        code, words = self.select("cases", "Sizes.Add")
+        self.assertEqual((code, words[0]), (0, "bin/layout_test"))
+        self.assertEqual(words[1], "Sizes.Add:Sizes.Add/*:Sizes/*.Add:*/Sizes.Add:*/Sizes.Add/*:*/Sizes/*.Add")
+        self.assertEqual(self.select("cases", "*.Fault033*")[1][0], "bin/ranks_test")
+        self.assertEqual(self.select("cases", "Layout", "Contract")[1][::2], ["bin/layout_test", "bin/ranks_test"])
+
+    def test_a_case_that_is_not_there_is_answered_with_near_names(self):
+        code, text = self.select("cases", "Layout.IsEqal")
+        self.assertEqual(code, 1)
+        self.assertIn("no test case matches 'Layout.IsEqal'; near it: Layout.IsEqual", text)
+
+
 class TestEverythingTest(unittest.TestCase):
     """./dev test --all over a runner of its own, which leaves the reports that the real one leaves."""
 
@@ -83,7 +140,7 @@ class TestEverythingTest(unittest.TestCase):
         root=$1
         source "$2"
         say() { printf '%s\\n' "$*" >&2; }
-        prepare() { [[ $preset != "$no_build" ]]; }
+        prepare() { [[ $1 != "$no_build" ]]; }
         command_lint() { [[ $lint == ok ]]; }
         run_ctest() {
           mkdir -p "$root/build/$1"
