@@ -3,6 +3,13 @@
 # Part of ./dev: what this machine lacks, and how it gets here. Expects root and stamps.
 # shellcheck disable=SC2154
 
+say() { printf '%s\n' "$*" >&2; }
+die() {
+  say "dev: $*"
+  exit 2
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
 # stamp NAME TEXT: the path of the stamp that says "NAME is set up for exactly TEXT".
 stamp() { printf '%s/%s-%s' "$stamps" "$1" "$(printf '%s' "$2" | cksum | cut -d' ' -f1)"; }
 set_stamp() {
@@ -170,10 +177,9 @@ setup_torch() {
   local done_stamp packages=() line
   local log=$root/build/wheel.log
   while read -r line; do
-    case $line in '' | '#'*) continue ;; *) ;; esac
     if [[ $line == torch==* ]] && other_libtorch "$@"; then continue; fi
     packages+=("$line")
-  done <"$root/tools/requirements.txt"
+  done < <(requirements "$root/tools/requirements.txt")
   done_stamp=$(stamp venv "${packages[*]}")
   [[ -e $done_stamp && -x $root/.venv/bin/python ]] && return
   mkdir -p "$root/build"
@@ -187,6 +193,31 @@ setup_torch() {
   fi
   set_stamp "$done_stamp"
 }
+
+# setup_oracles PRESET: what tests compare with, in .venv. Without it those tests skip, which is said.
+setup_oracles() {
+  local done_stamp packages=()
+  local log=$root/build/oracles.log
+  if other_libtorch "$1"; then
+    say "Going on without transformers and PEFT: they need the torch that .venv has."
+    return
+  fi
+  mapfile -t packages < <(requirements "$root/tools/requirements-oracles.txt")
+  done_stamp=$(stamp oracles "${packages[*]}")
+  [[ -e $done_stamp && -x $root/.venv/bin/python ]] && return
+  mkdir -p "$root/build"
+  if ! satisfied "${packages[@]}"; then
+    say "[2/3] For tests: ${packages[*]} into .venv (60 MB to fetch, 1 minute)"
+    if ! install_venv "$root/.venv" "${packages[@]}" >"$log" 2>&1; then
+      say "      This failed (build/oracles.log); the tests that compare with them skip."
+      return
+    fi
+  fi
+  set_stamp "$done_stamp"
+}
+
+# requirements FILE: its lines without comments.
+requirements() { grep -v '^#' "$1"; }
 
 # install_venv DIRECTORY PIP-ARGUMENTS: a virtual environment with these packages in it.
 install_venv() {

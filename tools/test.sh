@@ -29,10 +29,11 @@ command_test() {
   run_ctest release -LE slow "${arguments[@]}"
 }
 
-# configured PRESET: everything up to a build folder.
+# configured PRESET: everything up to a build folder, and what tests compare with.
 configured() {
   setup_packages
   setup_torch "$1"
+  setup_oracles "$1"
   configure "$1"
 }
 
@@ -64,11 +65,16 @@ test_cases() {
   [[ $failed == no ]]
 }
 
-# run_ctest PRESET [ctest options]: the runner's lines as they are; a report for .ci/run beside them.
+# run_ctest PRESET [ctest options]: the runner's lines as they are, a report for .ci/run, and what was
+# skipped: of a program that passes ctest keeps the whole output, or the skips in it would be lost.
 run_ctest() {
-  local name=$1
+  local name=$1 status=0
+  local report=$root/build/$name/tests.xml
   shift
-  (cd "$root" && ctest --preset "$name" -j "$(jobs)" --output-junit "$root/build/$name/tests.xml" "$@")
+  (cd "$root" && ctest --preset "$name" -j "$(jobs)" --output-junit "$report" \
+    --test-output-size-passed 10000000 "$@") || status=$?
+  python3 "$root/tools/check_skips.py" "$report"
+  return "$status"
 }
 
 # ./dev test --all -----------------------------------------------------------------------------------
@@ -113,7 +119,7 @@ part_result() {
   fi
   report=$root/build/$part/tests.xml
   rm -f "$report"
-  if ! (prepare "$part" "$target") >&2; then
+  if ! (configured "$part" && build_targets "$part" "$target") >&2; then
     printf 'FAILED: it does not build'
     return
   fi

