@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/read_matches.hpp"
 
+#include <iterator>
+
+#include "fsdp/engine/shard_access.hpp"
+
 namespace fsdp::checkpoint::detail {
 
 void announce_writes(Sharded& sharded) {
   sharded.reshard();
-  for (const at::Tensor& shard : sharded.parameters()) {
-    shard.narrow(0, 0, 0).zero_();
+  const auto access = sharded.shard_access();
+  for (int unit = 0; unit < std::ssize(access->flats()); ++unit) {
+    access->announce_write(unit);
   }
 }
 

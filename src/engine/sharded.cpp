@@ -88,56 +88,35 @@ void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::n
 
 std::vector<at::Tensor> Sharded::parameters() const {
   std::vector<at::Tensor> shards;
-  for (const engine::Parameter* parameter : engine_->ordered_parameters()) {
-    shards.push_back(parameter->shard);
+  for (NamedShard& parameter : engine_->named_shards()) {
+    shards.push_back(std::move(parameter.shard));
   }
   return shards;
 }
 
-std::vector<NamedShard> Sharded::named_parameters() const {
-  std::vector<NamedShard> shards;
-  for (const engine::Parameter* parameter : engine_->ordered_parameters()) {
-    shards.push_back(engine::named_shard(*parameter));
-  }
-  return shards;
-}
+std::vector<NamedShard> Sharded::named_parameters() const { return engine_->named_shards(); }
 
 std::vector<NamedBuffer> Sharded::named_buffers() const { return engine_->buffers(); }
 
 std::vector<at::Tensor> Sharded::flat_shards() const {
   std::vector<at::Tensor> shards;
-  for (const engine::Unit& unit : engine_->units()) {
-    shards.push_back(unit.flat_shard);
+  for (FlatShard& flat : engine_->flats()) {
+    shards.push_back(std::move(flat.shard));
   }
   return shards;
 }
 
 std::vector<at::Tensor> Sharded::flat_grad_shards() const {
-  engine_->check_usable();
-  std::vector<at::Tensor> shards;
-  for (const engine::Unit& unit : engine_->units()) {
-    const bool has_grad = std::any_of(
-        unit.parameters.begin(), unit.parameters.end(),
-        [](const engine::Parameter& parameter) { return parameter.shard.grad().defined(); });
-    shards.push_back(has_grad ? unit.flat_grad_shard : at::Tensor());
+  std::vector<at::Tensor> grads;
+  for (FlatShard& flat : engine_->flats()) {
+    grads.push_back(std::move(flat.grad));
   }
-  return shards;
+  return grads;
 }
 
-std::vector<FlatShard> Sharded::flats() const {
-  const std::vector<at::Tensor> grads = flat_grad_shards();
-  std::vector<FlatShard> flats;
-  for (const engine::Unit& unit : engine_->units()) {
-    const std::int64_t slice = unit.layout->shard_numel();
-    flats.push_back(
-        {.shard = unit.flat_shard,
-         .grad = grads[flats.size()],
-         .trains = unit.is_trainable(),
-         .answered_begin = (unit.placement.answers_for - unit.placement.own.first) * slice,
-         .answered_numel = slice});
-  }
-  return flats;
-}
+std::vector<FlatShard> Sharded::flats() const { return engine_->flats(); }
+
+std::shared_ptr<ShardAccess> Sharded::shard_access() const { return engine_; }
 
 void Sharded::zero_grad() { engine_->zero_grad(); }
 void Sharded::set_gradient_sync(GradientSync sync) { engine_->set_gradient_sync(sync); }

@@ -11,8 +11,9 @@
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/finite.hpp"
-#include "optim/own_shards.hpp"
+#include "optim/stretches.hpp"
 
 namespace fsdp {
 
@@ -146,7 +147,7 @@ double grad_norm(const Sharded& sharded, double p) { return grad_norm(std::vecto
 double grad_norm(const std::vector<Sharded>& shardeds, double p,
                  const std::vector<at::Tensor>& whole) {
   check_p("grad_norm", p);
-  const optim::OwnShards own;
+  const OwnShards own;
   NormSum total(p);
   for (const Sharded& sharded : shardeds) {
     NormSum part(p);
@@ -183,7 +184,7 @@ double clip_grad_norm_(const std::vector<Sharded>& shardeds, double max_norm, do
   if (scale >= 1.0) {
     return norm;
   }
-  const optim::OwnShards own;
+  const OwnShards own;
   for (const Sharded& sharded : shardeds) {
     for (at::Tensor& grad : gradients_of(sharded)) {
       grad.mul_(scale);
@@ -199,7 +200,7 @@ double clip_grad_norm_(const std::vector<Sharded>& shardeds, double max_norm, do
 
 void clip_grad_value_(const Sharded& sharded, double max_value) {
   check_max("clip_grad_value_", "max_value", max_value);
-  const optim::OwnShards own;
+  const OwnShards own;
   for (at::Tensor& grad : gradients_of(sharded)) {
     grad.clamp_(-max_value, max_value);
   }

@@ -8,10 +8,9 @@
 #include <exception>
 #include <utility>
 
-#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
-#include "optim/own_shards.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::optim {
 namespace {
@@ -23,12 +22,13 @@ void check_decay(double decay) {
 
 }  // namespace
 
-Ema::Ema(Sharded sharded, double decay) : sharded_(std::move(sharded)), decay_(decay) {
+Ema::Ema(Sharded sharded, double decay)
+    : sharded_(std::move(sharded)),
+      decay_(decay),
+      memory_(sharded_.shard_access(), memory::Kind::kMoments) {
   check_decay(decay);
   join_new();
 }
-
-Ema::~Ema() { sharded_.engine()->release_memory(memory::Kind::kMoments, bytes_); }
 
 void Ema::set_decay(double decay) {
   check_decay(decay);
@@ -43,13 +43,15 @@ void Ema::join_new() {
         std::any_of(averages_.begin(), averages_.end(),
                     [&](const NamedAverage& known) { return known.name == parameter.name; });
     if (!is_known && parameter.parameter.requires_grad()) {
-      averages_.push_back({parameter.name, parameter.shard, parameter.shard.detach().clone()});
+      averages_.push_back({.name = parameter.name,
+                           .shard = parameter.shard,
+                           .average = parameter.shard.detach().clone(),
+                           .unit = parameter.unit});
       bytes += static_cast<std::int64_t>(parameter.shard.nbytes());
     }
   }
   if (bytes > 0) {
-    bytes_ += bytes;
-    sharded_.engine()->hold_memory(memory::Kind::kMoments, bytes);
+    memory_.add(bytes);
   }
 }
 
@@ -65,8 +67,9 @@ void Ema::update() {
 }
 
 void Ema::exchange() {
+  const auto access = sharded_.shard_access();
   for (const NamedAverage& average : averages_) {
-    announce_write(average.shard);
+    access->announce_write(average.unit);
   }
   const OwnShards own;
   constexpr std::int64_t kPiece = std::int64_t{1} << 16;

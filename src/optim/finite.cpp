@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "engine/executor/engine.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/communicator.hpp"
-#include "optim/own_shards.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp {
 
@@ -37,7 +36,7 @@ std::int64_t first_bad(const std::vector<NamedShard>& shards) {
 
 std::optional<BadGradient> find_bad_gradient(const Sharded& sharded) {
   const std::vector<NamedShard> shards = sharded.named_parameters();
-  const optim::OwnShards own;
+  const OwnShards own;
   comm::Communicator& communicator = sharded.world().communicator();
   const at::Tensor firsts = at::empty({communicator.size()}, at::kLong);
   communicator
@@ -56,7 +55,8 @@ std::optional<BadGradient> find_bad_gradient(const Sharded& sharded) {
 GradientCheck skip_step(const Sharded& sharded, double norm) {
   GradientCheck check{.norm = norm};
   check.bad = find_bad_gradient(sharded);
-  check.is_skipped = sharded.engine()->options().skip_non_finite;
+  const auto access = sharded.shard_access();
+  check.is_skipped = access->skips_non_finite();
   if (sharded.world().rank() == 0) {
     base::log(base::LogLevel::kWarn, "the gradient norm is ", norm,
               check.bad.has_value()
@@ -66,7 +66,7 @@ GradientCheck skip_step(const Sharded& sharded, double norm) {
               check.is_skipped ? ". All ranks skip this step" : "");
   }
   if (check.is_skipped) {
-    sharded.engine()->zero_grad();
+    access->zero_grad();
   }
   return check;
 }

@@ -9,28 +9,18 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/groups.hpp"
-#include "optim/own_shards.hpp"
+#include "optim/stretches.hpp"
 
 namespace fsdp::optim {
-namespace {
-
-/// Which of `flats` a shard is a part of.
-std::size_t unit_of(const std::vector<at::Tensor>& flats, const at::Tensor& shard) {
-  const auto found = std::find_if(flats.begin(), flats.end(), [&](const at::Tensor& flat) {
-    return flat.storage().is_alias_of(shard.storage());
-  });
-  FSDP_ASSERT(found != flats.end(), "a shard of ", shard.numel(), " elements is in no unit");
-  return static_cast<std::size_t>(found - flats.begin());
-}
-
-}  // namespace
 
 FlatOptimizer::FlatOptimizer(std::string kind, Sharded sharded, std::vector<GroupSpec> groups)
-    : kind_(std::move(kind)), sharded_(std::move(sharded)) {
+    : kind_(std::move(kind)),
+      sharded_(std::move(sharded)),
+      moments_(sharded_.shard_access(), memory::Kind::kMoments) {
   std::vector<std::vector<std::string>> patterns;
   for (GroupSpec& group : groups) {
     patterns.push_back(std::move(group.parameters));
@@ -49,14 +39,13 @@ FlatOptimizer::FlatOptimizer(std::string kind, Sharded sharded, std::vector<Grou
     base::log(base::LogLevel::kWarn, kind_, ": ", untrained_.size(), " of ", shards.size(),
               " parameters are in no group and are not trained: ", base::list_text(untrained_));
   }
-  const std::vector<at::Tensor> flats = sharded_.flat_shards();
   in_memory_order_.resize(parameters_.size());
   std::iota(in_memory_order_.begin(), in_memory_order_.end(), std::size_t{0});
   std::stable_sort(in_memory_order_.begin(), in_memory_order_.end(),
                    [&](std::size_t left, std::size_t right) {
                      const auto place = [&](std::size_t index) {
-                       const at::Tensor& shard = parameters_[index].shard.shard;
-                       return std::pair(unit_of(flats, shard), shard.storage_offset());
+                       const NamedShard& of = parameters_[index].shard;
+                       return std::pair(of.unit, of.shard.storage_offset());
                      };
                      return place(left) < place(right);
                    });
@@ -69,35 +58,32 @@ FlatOptimizer::FlatOptimizer(std::string kind, Sharded sharded, std::vector<Grou
   make_states(training);
 }
 
-FlatOptimizer::~FlatOptimizer() {
-  sharded_.engine()->release_memory(memory::Kind::kMoments, state_bytes_);
-}
-
 /// One buffer for each stretch of neighbours with equally many states, so that neighbours among the
 /// shards are neighbours here. One that covers all of a unit is as long as the unit's slice.
 void FlatOptimizer::make_states(const std::vector<std::size_t>& indices) {
   const OwnShards own;
-  const std::vector<at::Tensor> flats = sharded_.flat_shards();
+  const std::vector<FlatShard> flats = sharded_.shard_access()->flats();
   std::vector<std::int64_t> logical_numel(flats.size(), 0);
-  for (const at::Tensor& shard : sharded_.parameters()) {
-    logical_numel[unit_of(flats, shard)] += shard.numel();
+  for (const NamedShard& parameter : sharded_.named_parameters()) {
+    logical_numel[static_cast<std::size_t>(parameter.unit)] += parameter.shard.numel();
   }
   std::int64_t bytes = 0;
   for (std::size_t begin = 0, end = 0; begin < indices.size(); begin = end) {
-    const std::size_t unit = unit_of(flats, parameters_[indices[begin]].shard.shard);
+    const int unit = parameters_[indices[begin]].shard.unit;
+    const at::Tensor& flat = flats[static_cast<std::size_t>(unit)].shard;
     const std::size_t states = state_names(parameters_[indices[begin]].group).size();
     std::int64_t numel = 0;
     for (end = begin; end < indices.size(); ++end) {
       const TrainedParameter& parameter = parameters_[indices[end]];
-      if (unit_of(flats, parameter.shard.shard) != unit ||
-          state_names(parameter.group).size() != states) {
+      if (parameter.shard.unit != unit || state_names(parameter.group).size() != states) {
         break;
       }
       numel += parameter.shard.shard.numel();
     }
-    const std::int64_t length = numel == logical_numel[unit] ? flats[unit].numel() : numel;
+    const bool is_whole = numel == logical_numel[static_cast<std::size_t>(unit)];
+    const std::int64_t length = is_whole ? flat.numel() : numel;
     for (std::size_t state = 0; state < states; ++state) {
-      const at::Tensor buffer = at::zeros({length}, flats[unit].options());
+      const at::Tensor buffer = at::zeros({length}, flat.options());
       bytes += static_cast<std::int64_t>(buffer.nbytes());
       std::int64_t offset = 0;
       for (std::size_t i = begin; i < end; ++i) {
@@ -108,8 +94,7 @@ void FlatOptimizer::make_states(const std::vector<std::size_t>& indices) {
       }
     }
   }
-  state_bytes_ += bytes;
-  sharded_.engine()->hold_memory(memory::Kind::kMoments, bytes);
+  moments_.add(bytes);
 }
 
 void FlatOptimizer::step() {
@@ -122,7 +107,8 @@ void FlatOptimizer::step() {
 
 std::vector<FlatOptimizer::Run> FlatOptimizer::begin_step(int except_group) {
   std::vector<std::size_t> with_grad, stateless;
-  const c10::StorageImpl* announced = nullptr;
+  const auto access = sharded_.shard_access();
+  int announced = -1;
   for (const std::size_t index : in_memory_order_) {
     const TrainedParameter& parameter = parameters_[index];
     const at::Tensor& shard = parameter.shard.shard;
@@ -133,9 +119,9 @@ std::vector<FlatOptimizer::Run> FlatOptimizer::begin_step(int except_group) {
     if (parameter.states.size() != state_names(parameter.group).size()) {
       stateless.push_back(index);
     }
-    if (shard.storage().unsafeGetStorageImpl() != announced) {
-      announced = shard.storage().unsafeGetStorageImpl();
-      announce_write(shard);
+    if (parameter.shard.unit != announced) {
+      announced = parameter.shard.unit;
+      access->announce_write(announced);
     }
   }
   if (!stateless.empty()) {

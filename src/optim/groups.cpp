@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/partition/name_pattern.hpp"
+#include "base/name_pattern.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::optim {
@@ -21,7 +21,7 @@ bool fits(const NamedShard& parameter, const std::string& pattern) {
 }  // namespace
 
 bool matches(const std::string& pattern, const std::string& name) {
-  return engine::matches(pattern, name);
+  return base::matches(pattern, name);
 }
 
 std::vector<int> assign_groups(const Sharded& sharded,

@@ -4,10 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/clip.hpp"
-#include "optim/own_shards.hpp"
 
 namespace fsdp {
 
@@ -29,7 +28,7 @@ LossScaler::LossScaler(Sharded sharded, LossScalerOptions options)
              " must be 1 or more, backoff factor ", options.backoff_factor,
              " between 0 and 1, growth interval ", options.growth_interval, " positive");
   if (options.enabled) {
-    sharded_.engine()->set_loss_scaled();
+    sharded_.shard_access()->set_loss_scaled();
   }
 }
 
@@ -60,7 +59,7 @@ GradientCheck LossScaler::unscale_(std::optional<double> max_norm) {
   }
   if (factor != 1.0) {
     const std::vector<at::Tensor> shards = sharded_.parameters();
-    const optim::OwnShards own;
+    const OwnShards own;
     for (const at::Tensor& shard : shards) {
       if (shard.grad().defined()) {
         shard.grad().mul_(factor);

@@ -8,12 +8,11 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/groups.hpp"
 #include "optim/adamw_rule.hpp"
 #include "optim/hyper_parameters.hpp"
-#include "optim/own_shards.hpp"
 
 namespace fsdp::optim {
 namespace {
@@ -79,7 +78,8 @@ Muon::Muon(Sharded sharded, MuonOptions options, Parts parts, AdamWOptions other
                     }()),
       options_(options),
       others_(others),
-      matrices_(std::move(parts.matrices)) {
+      matrices_(std::move(parts.matrices)),
+      workspace_memory_(this->sharded().shard_access(), memory::Kind::kStaging) {
   whole_ = std::make_unique<WholeTensors>(
       this->sharded(), matrices_,
       WholeTensorsOptions{
@@ -97,11 +97,8 @@ Muon::Muon(Sharded sharded, MuonOptions options, Parts parts, AdamWOptions other
     }
   }
   workspace_ = at::empty({workspace_numel}, at::TensorOptions(whole_->dtype()).device(device));
-  workspace_bytes_ = static_cast<std::int64_t>(workspace_.nbytes());
-  this->sharded().engine()->hold_memory(memory::Kind::kStaging, workspace_bytes_);
+  workspace_memory_.add(static_cast<std::int64_t>(workspace_.nbytes()));
 }
-
-Muon::~Muon() { sharded().engine()->release_memory(memory::Kind::kStaging, workspace_bytes_); }
 
 void Muon::step() {
   const std::vector<Run> runs = begin_step(kMatrices);

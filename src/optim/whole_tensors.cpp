@@ -12,10 +12,9 @@
 #include <set>
 #include <utility>
 
-#include "engine/executor/engine.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
-#include "optim/own_shards.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::optim {
 namespace {
@@ -33,7 +32,9 @@ at::ScalarType widest(const std::vector<NamedShard>& shards) {
 
 WholeTensors::WholeTensors(Sharded sharded, std::vector<std::string> names,
                            WholeTensorsOptions options)
-    : sharded_(std::move(sharded)), dtype_(options.dtype) {
+    : sharded_(std::move(sharded)),
+      dtype_(options.dtype),
+      memory_(sharded_.shard_access(), memory::Kind::kStaging) {
   std::map<std::string, NamedShard> by_name;
   for (NamedShard& shard : sharded_.named_parameters()) {
     by_name.emplace(shard.name, std::move(shard));
@@ -66,13 +67,8 @@ WholeTensors::WholeTensors(Sharded sharded, std::vector<std::string> names,
                            : at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
   slice_ = at::empty({slice_numel}, at::TensorOptions(dtype_).device(device));
   results_ = at::empty({most_owned_numel()}, slice_.options());
-  memory_bytes_ =
-      bytes + (slice_numel + results_.numel()) * itemsize + communicator.reserve_staging(bytes, 1);
-  sharded_.engine()->hold_memory(memory::Kind::kStaging, memory_bytes_);
-}
-
-WholeTensors::~WholeTensors() {
-  sharded_.engine()->release_memory(memory::Kind::kStaging, memory_bytes_);
+  memory_.add(bytes + (slice_numel + results_.numel()) * itemsize +
+              communicator.reserve_staging(bytes, 1));
 }
 
 /// Each rank says which elements it holds, and for which of them it answers.

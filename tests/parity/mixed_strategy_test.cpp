@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/partition/name_pattern.hpp"
+#include "base/name_pattern.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
 #include "support/error_of.hpp"
@@ -140,7 +140,7 @@ TEST(Mixed, IgnoredParametersAreLeftToTheProgram) {
 }
 
 TEST(Mixed, PatternsMatchWholeNames) {
-  using engine::matches;
+  using base::matches;
   EXPECT_TRUE(matches("*.norm.*", "block1.norm.weight"));
   EXPECT_TRUE(matches("a*b*c", "aXbbYc"));
   EXPECT_TRUE(matches("*", ""));

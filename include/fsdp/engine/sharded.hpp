@@ -22,6 +22,7 @@ class Module;
 
 namespace fsdp {
 
+class ShardAccess;
 namespace engine {
 class Engine;
 }
@@ -160,7 +161,8 @@ class Sharded {
   /// Whether a tensor is a parameter of this module that lives in shards, or shares its storage.
   bool is_sharded(const at::Tensor& tensor) const;
 
-  std::shared_ptr<engine::Engine> engine() const { return engine_; }
+  /// For what reads or writes shards itself: an optimizer, an average, a checkpoint.
+  std::shared_ptr<ShardAccess> shard_access() const;
 
  private:
   std::shared_ptr<engine::Engine> engine_;

@@ -19,6 +19,7 @@ struct NamedShard {
   std::int64_t begin = 0;            ///< its first element's position in the flattened parameter
   std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
   std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
+  int unit = 0;                      ///< position of its unit in Sharded::units()
   /// Of the elements in `shard`, those that this rank answers for. Several ranks may hold an
   /// element, exactly one of the world answers for it: add up norms and write files over these.
   std::int64_t answered_begin = 0;  ///< position in `shard`

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::optim {
 
@@ -18,6 +19,7 @@ struct NamedAverage {
   std::string name;
   at::Tensor shard;
   at::Tensor average;
+  int unit = 0;  ///< of the shard, as in NamedShard
 };
 
 /// Averages of all parameters that train: average = decay * average + (1 - decay) * weight. One
@@ -35,7 +37,6 @@ class Ema {
   /// @memory one more copy of the shards, in the ledger and the promise with the moments
   /// @throws Error kInvalidArgument unless decay is in [0, 1)
   Ema(Sharded sharded, double decay);
-  ~Ema();
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
@@ -77,7 +78,7 @@ class Ema {
   Sharded sharded_;
   double decay_;
   std::vector<NamedAverage> averages_;
-  std::int64_t bytes_ = 0;
+  HeldMemory memory_;
   std::int64_t updates_ = 0;
   bool is_swapped_in_ = false;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::optim {
 
@@ -41,7 +42,7 @@ struct TrainedParameter {
 /// empty. *Thread safety*: one thread at a time.
 class FlatOptimizer {
  public:
-  virtual ~FlatOptimizer();
+  virtual ~FlatOptimizer() = default;
   FlatOptimizer(const FlatOptimizer&) = delete;
   FlatOptimizer& operator=(const FlatOptimizer&) = delete;
 
@@ -98,7 +99,7 @@ class FlatOptimizer {
   FlatOptimizer(std::string kind, Sharded sharded, std::vector<GroupSpec> groups);
 
   /// Updates the elements of one run. The engine lets everything pass meanwhile, see
-  /// OwnShards in src/optim/own_shards.hpp.
+  /// OwnShards.
   virtual void update(const Run& run) = 0;
   /// Counts a step of every parameter that has a gradient and returns them as runs. Those of
   /// `except_group` are counted and left to the caller.
@@ -113,7 +114,7 @@ class FlatOptimizer {
   std::vector<TrainedParameter> parameters_;
   std::vector<std::size_t> in_memory_order_;  ///< indices into parameters_
   std::vector<std::string> untrained_;
-  std::int64_t state_bytes_ = 0;
+  HeldMemory moments_;
 };
 
 }  // namespace fsdp::optim

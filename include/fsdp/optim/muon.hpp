@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/adamw.hpp"
 #include "fsdp/optim/flat_optimizer.hpp"
 #include "fsdp/optim/whole_tensors.hpp"
@@ -58,7 +59,6 @@ class Muon : public FlatOptimizer {
   /// fits no parameter
   Muon(Sharded sharded, MuonOptions options, std::vector<std::string> by_adamw = {},
        AdamWOptions others = {});
-  ~Muon() override;
 
   /// Two collectives a batch of matrices. @collective all ranks @blocks
   void step() override;
@@ -86,7 +86,7 @@ class Muon : public FlatOptimizer {
   std::vector<std::size_t> places_;  ///< of the matrices in parameters()
   std::unique_ptr<WholeTensors> whole_;
   at::Tensor workspace_;
-  std::int64_t workspace_bytes_ = 0;
+  HeldMemory workspace_memory_;
 };
 
 }  // namespace fsdp::optim

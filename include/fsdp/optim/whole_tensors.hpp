@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::optim {
 
@@ -51,7 +52,6 @@ class WholeTensors {
   /// that this rank owns, in the ledger and the promise as staging
   /// @throws Error kNotFound for a name that is not there
   WholeTensors(Sharded sharded, std::vector<std::string> names, WholeTensorsOptions options = {});
-  ~WholeTensors();
   WholeTensors(const WholeTensors&) = delete;
   WholeTensors& operator=(const WholeTensors&) = delete;
 
@@ -107,7 +107,7 @@ class WholeTensors {
   std::vector<Tensor> tensors_;
   std::vector<std::vector<std::size_t>> batches_;
   at::Tensor bytes_, slice_, results_;  ///< W slices, one, and what this rank owns
-  std::int64_t memory_bytes_ = 0;
+  HeldMemory memory_;
   WholeTensorsTraffic traffic_;
 };
 

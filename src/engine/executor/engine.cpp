@@ -280,7 +280,7 @@ void Engine::hold_memory(memory::Kind kind, std::int64_t bytes) {
   has_optimizer_ = has_optimizer_ || kind == memory::Kind::kMoments;
 }
 
-void Engine::release_memory(memory::Kind kind, std::int64_t bytes) {
+void Engine::release_memory(memory::Kind kind, std::int64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
   kind = kind_of_held(kind);
   ledger_.remove(kind, bytes);
@@ -346,16 +346,43 @@ bool Engine::owns(const at::Tensor& tensor) const {
          is_registered(tensor.storage().unsafeGetStorageImpl(), this);
 }
 
-std::vector<const Parameter*> Engine::ordered_parameters() const {
-  std::vector<const Parameter*> ordered;
-  for (const Unit& unit : units_) {
-    for (const Parameter& parameter : unit.parameters) {
+std::vector<Engine::OrderedParameter> Engine::ordered_parameters() const {
+  std::vector<OrderedParameter> ordered;
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    for (const Parameter& parameter : at(unit).parameters) {
       const auto order = static_cast<std::size_t>(parameter.order);
       ordered.resize(std::max(ordered.size(), order + 1));
-      ordered[order] = &parameter;
+      ordered[order] = {.unit = unit, .parameter = &parameter};
     }
   }
   return ordered;
+}
+
+std::vector<NamedShard> Engine::named_shards() const {
+  std::vector<NamedShard> shards;
+  for (const auto& [unit, parameter] : ordered_parameters()) {
+    shards.push_back(named_shard(unit, *parameter));
+  }
+  return shards;
+}
+
+std::vector<FlatShard> Engine::flats() {
+  std::lock_guard lock(mutex_);
+  check_usable();
+  std::vector<FlatShard> flats;
+  for (const Unit& unit : units_) {
+    const bool has_grad = std::ranges::any_of(unit.parameters, [](const Parameter& parameter) {
+      return parameter.shard.grad().defined();
+    });
+    const std::int64_t slice = unit.layout->shard_numel();
+    flats.push_back(
+        {.shard = unit.flat_shard,
+         .grad = has_grad ? unit.flat_grad_shard : at::Tensor(),
+         .trains = unit.is_trainable(),
+         .answered_begin = (unit.placement.answers_for - unit.placement.own.first) * slice,
+         .answered_numel = slice});
+  }
+  return flats;
 }
 
 }  // namespace fsdp::engine

@@ -22,12 +22,10 @@
 #include "engine/unit/precision.hpp"
 #include "engine/unit/unit.hpp"
 #include "fsdp/engine/fully_shard.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/schedule/schedule.hpp"
 
 namespace fsdp::engine {
-
-/// A parameter as users see it.
-NamedShard named_shard(const Parameter& parameter);
 
 /// *Invariants*: every public member takes the lock; after a collective failed, every later call
 /// throws that first failure, until the communicator has recovered: the next call then starts over,
@@ -35,6 +33,7 @@ NamedShard named_shard(const Parameter& parameter);
 /// called from any thread of the rank.
 class Engine : public TouchTarget,
                public BackwardTarget,
+               public ShardAccess,
                public std::enable_shared_from_this<Engine> {
  public:
   /// @collective all ranks
@@ -56,13 +55,22 @@ class Engine : public TouchTarget,
   void end_backward() override;
   void backward_died() noexcept override;
 
+  // ShardAccess: called by optimizers, averages and checkpoints.
+  std::vector<NamedShard> named_shards() const override;
+  std::vector<FlatShard> flats() override;
+  void announce_write(int unit) override { shard_written(unit); }
+  void zero_grad() override;
+  bool skips_non_finite() const override { return options_.skip_non_finite; }
+  void set_loss_scaled() override;
+  void hold_memory(memory::Kind kind, std::int64_t bytes) override;
+  void release_memory(memory::Kind kind, std::int64_t bytes) noexcept override;
+
   /// For participate(): in which order the forward that comes would touch these units.
   std::vector<std::vector<int>> expected_run(std::span<const int> units);
   /// Touches units as an operator called `op` would that takes their weights and ends at once.
   void touch_briefly(std::span<const int> units, const char* op);
 
   void reshard();
-  void zero_grad();
   void set_gradient_sync(GradientSync sync);
   void set_gradient_divisor(double divisor);
   std::uint64_t add_reduced_hook(ReducedHook hook);
@@ -74,16 +82,10 @@ class Engine : public TouchTarget,
   const std::vector<Unit>& units() const { return units_; }
   /// What is saved of the module's buffers.
   const std::vector<NamedBuffer>& buffers();
-  /// Losses are scaled from now on.
-  void set_loss_scaled();
   const World& world() const { return world_; }
   const Options& options() const { return options_; }
   memory::Ledger& ledger() { return ledger_; }
   bool is_offloaded() const { return copier_ != nullptr; }
-  /// Enters what an optimizer holds beside the engine in the ledger and in the promise, where its
-  /// moments take the place of those that Options::moments foretold.
-  void hold_memory(memory::Kind kind, std::int64_t bytes);
-  void release_memory(memory::Kind kind, std::int64_t bytes);
   memory::Bytes promise() const;
   Counters counters() const;
   void reset_counters();
@@ -91,10 +93,12 @@ class Engine : public TouchTarget,
   /// Throws the first failure, if the group has not recovered since.
   void check_usable();
   bool owns(const at::Tensor& tensor) const;
-  /// Parameters in the module's order.
-  std::vector<const Parameter*> ordered_parameters() const;
 
  private:
+  struct OrderedParameter {
+    int unit;
+    const Parameter* parameter;
+  };
   Engine(Partition partition, const World& world, Options options);
   void set_up();
   void check_options() const;
@@ -132,6 +136,7 @@ class Engine : public TouchTarget,
   void follow_requires_grad();
   void update_promise();
   void tag_gradients();
+  static NamedShard named_shard(int unit, const Parameter& parameter);
   void run_reduced_hooks();
   void recover_from_dead_backward();
   void record_failure();
@@ -146,6 +151,8 @@ class Engine : public TouchTarget,
   std::string describe(const Hit& hit) const;
   void print_promise();
   void check_loss_scaled() const;
+  /// Parameters in the module's order.
+  std::vector<OrderedParameter> ordered_parameters() const;
   void cast_buffers();
   memory::Kind kind_of_held(memory::Kind kind) const;
   void show_whole(int index, void* base);

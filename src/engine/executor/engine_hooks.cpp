@@ -7,13 +7,14 @@
 
 namespace fsdp::engine {
 
-NamedShard named_shard(const Parameter& parameter) {
+NamedShard Engine::named_shard(int unit, const Parameter& parameter) {
   return {.name = parameter.name,
           .parameter = parameter.tensor,
           .shard = parameter.shard,
           .begin = parameter.piece.parameter_offset,
           .sizes = parameter.sizes,
           .aliases = parameter.aliases,
+          .unit = unit,
           .answered_begin = parameter.answered.shard_offset,
           .answered_numel = parameter.answered.numel};
 }
@@ -40,10 +41,10 @@ void Engine::run_reduced_hooks() {
   }
   const auto hooks = reduced_hooks_;  // a hook may remove itself
   try {
-    for (const Parameter* parameter : ordered_parameters()) {
+    for (const auto& [unit, parameter] : ordered_parameters()) {
       for (const auto& [id, hook] : hooks) {
         if (parameter->was_reduced) {
-          hook(named_shard(*parameter), parameter->shard.grad());
+          hook(named_shard(unit, *parameter), parameter->shard.grad());
         }
       }
     }

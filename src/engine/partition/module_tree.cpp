@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/name_pattern.hpp"
 #include "engine/partition/layer_members.hpp"
-#include "engine/partition/name_pattern.hpp"
 #include "engine/touch/deferred.hpp"
 #include "engine/touch/touch.hpp"
 #include "fsdp/base/error.hpp"
@@ -128,7 +128,7 @@ bool is_inside(const std::string& path, const std::string& module) {
 void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     const auto is_ignored = [&](const auto& parameter) {
-      return matches(pattern, parameter.first);
+      return base::matches(pattern, parameter.first);
     };
     FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
                "[fully_shard] Options::ignore has \"", pattern,
@@ -136,8 +136,9 @@ void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {
                "stands for any text");
   }
   std::erase_if(tree.parameters, [&](const auto& parameter) {
-    return std::ranges::any_of(
-        patterns, [&](const std::string& pattern) { return matches(pattern, parameter.first); });
+    return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+      return base::matches(pattern, parameter.first);
+    });
   });
 }
 

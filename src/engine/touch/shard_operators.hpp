@@ -9,7 +9,7 @@
 /// The key is lost in an operator's result; where an element-wise step commonly comes before the
 /// sum (`grad.abs().max()`, `w.square().sum()`), the result is marked as well. A copy
 /// (`shard.clone()`) is plain. What the library does itself goes below the fallback, see
-/// src/optim/own_shards.hpp.
+/// NOTE [shards refuse what mixes their elements].
 #pragma once
 
 #include <ATen/core/function_schema.h>

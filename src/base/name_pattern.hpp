@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace fsdp::engine {
+namespace fsdp::base {
 
 /// Whether `name` is `pattern`, where each `*` stands for any text, also none.
 constexpr bool matches(std::string_view pattern, std::string_view name) {
@@ -30,4 +30,4 @@ constexpr bool matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-}  // namespace fsdp::engine
+}  // namespace fsdp::base
