@@ -16,7 +16,7 @@
 
 namespace {
 
-// --8<-- [start:model]
+// begin model
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(std::int64_t width)
       : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
@@ -51,21 +51,21 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear out;
 };
 TORCH_MODULE(Net);
-// --8<-- [end:model]
+// end model
 
 constexpr std::int64_t kGlobalBatch = 64;
 constexpr int kSteps = 60;
 
 void train() {
-  // --8<-- [start:shard]
+  // begin shard
   fsdp::World world = fsdp::init();
   torch::manual_seed(7);
   Net net(/*width=*/64, /*blocks=*/4);
   auto sharded = fsdp::fully_shard(net, world, {.units = fsdp::units_of<Block>()});
   torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(3e-3));
-  // --8<-- [end:shard]
+  // end shard
 
-  // --8<-- [start:loop]
+  // begin loop
   const std::int64_t own = kGlobalBatch / world.size();
   double first_loss = 0.0;
   double last_loss = 0.0;
@@ -88,7 +88,7 @@ void train() {
       std::printf("step %3d  loss %.4f\n", step, last_loss);
     }
   }
-  // --8<-- [end:loop]
+  // end loop
   if (!(last_loss < 0.5 * first_loss)) {
     fsdp::fail(fsdp::ErrorCode::kInternal, "loss went from ", first_loss, " to ", last_loss);
   }

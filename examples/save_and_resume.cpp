@@ -37,14 +37,14 @@ void train(const std::string& directory, std::int64_t steps) {
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(2, 16), torch::nn::Tanh(),
                               torch::nn::Linear(16, 1));
-  // --8<-- [start:make]
+  // begin make
   fsdp::Sharded sharded = fsdp::fully_shard(model, world, {.print_promise = false});
   fsdp::optim::AdamW optimizer(sharded, {.lr = 1e-2});
   const auto state = checkpoint::state_of(optimizer);  // torch::optim: state_of(optimizer, sharded)
   checkpoint::Saver saver(directory, sharded, checkpoint::state_of(optimizer), {.keep = 3});
-  // --8<-- [end:make]
+  // end make
 
-  // --8<-- [start:resume]
+  // begin resume
   std::int64_t step = 0, next_sample = 0;
   if (fsdp::archive::latest_checkpoint(directory).found) {
     const checkpoint::LoadReport report = checkpoint::load(directory, sharded, state.get());
@@ -52,7 +52,7 @@ void train(const std::string& directory, std::int64_t steps) {
     step = report.step;
     next_sample = std::get<std::int64_t>(report.values.at("data").at("next_sample"));
   }
-  // --8<-- [end:resume]
+  // end resume
   for (; step < steps; ++step) {
     std::vector<at::Tensor> batch;
     for (std::int64_t i = world.rank(); i < kGlobalBatch; i += world.size()) {
@@ -68,12 +68,12 @@ void train(const std::string& directory, std::int64_t steps) {
     if (world.rank() == 0) {
       std::printf("step %lld  loss %.4f\n", static_cast<long long>(step + 1), loss.item<double>());
     }
-    // --8<-- [start:save]
+    // begin save
     if ((step + 1) % kSaveEvery == 0) {  // returns after a copy; a thread writes it
       saver.save(step + 1, {.values = {{"data", {{"next_sample", next_sample}}}},
                             .rng = checkpoint::rng_state()});
     }
-    // --8<-- [end:save]
+    // end save
   }
   saver.wait();
 }

@@ -78,7 +78,8 @@ command_lint() {
   mapfile -t files < <(sources)
   if [[ $fix == yes ]]; then
     if [[ -n $clang_format ]]; then (cd "$root" && "$clang_format" -i "${files[@]}"); fi
-    (cd "$root" && python3 tools/check_files.py --fix && python3 tools/check_faults.py --fix)
+    (cd "$root" && python3 tools/check_files.py --fix && python3 tools/check_faults.py --fix &&
+      python3 tools/check_snippets.py --fix)
   fi
   say "Lint of ${#files[@]} C++ files"
   check_with "$clang_format" "format (./dev lint --fix mends it)" check_format "$clang_format" "${files[@]}"
@@ -86,6 +87,7 @@ command_lint() {
   check "named notes" python3 tools/check_notes.py
   check "licence lines, lengths, header list" python3 tools/check_files.py
   check "fault table" python3 tools/check_faults.py
+  check "quoted examples" python3 tools/check_snippets.py
   check "planted bugs still fit" python3 tools/check_mutants.py
   check_with "$shellcheck" "shell scripts" check_scripts "$shellcheck"
   check_with "$ruff" "Python (ruff)" "$ruff" check --quiet .

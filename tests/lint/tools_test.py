@@ -66,6 +66,28 @@ class ChecksTest(unittest.TestCase):
         self.assertIn("src/base/a.cpp:2: docs/reference/environment.md does not name FSDP_NEW", text)
         self.assertNotIn("FSDP_LOG", text)
 
+    def test_a_page_quotes_an_example_as_it_is(self):
+        self.write("examples/a.cpp", "int main() {\n  // begin body\n  run();\n  // end body\n}\n")
+        self.write("docs/a.md", "<!-- quote examples/a.cpp body -->\n```cpp\nold();\n```\n")
+        self.write("README.md", "<!-- quote examples/a.cpp none -->\n```cpp\n```\n")
+        text = self.run_check("snippets")[1]
+        self.assertIn("README.md:2: examples/a.cpp has no section none", text)
+        self.assertIn("docs/a.md:2: differs from examples/a.cpp, section body", text)
+        self.write("README.md", "")
+        self.assertEqual(self.run_check("snippets", "--fix"), (0, ""))
+        self.assertIn("```cpp\nrun();\n```\n", (self.root / "docs/a.md").read_text())
+        self.assertEqual(self.run_check("snippets"), (0, ""))
+
+    def test_other_blocks_are_compiled_with_what_is_given(self):
+        quoted = "<!-- quote examples/a.cpp body -->\n```cpp\nquoted();\n```\n"
+        self.write("docs/a.md", quoted + "text\n\n<!-- given\nint n = 1;\n-->\n```cpp\nuse(n);\n```\n")
+        code, _ = self.run_check("snippets", "--compile", str(self.root / "out.cpp"))
+        text = (self.root / "out.cpp").read_text()
+        self.assertEqual(code, 0)
+        self.assertIn(f'#line 8 "{self.root}/docs/a.md"\nint n = 1;\n', text)
+        self.assertIn(f'#line 11 "{self.root}/docs/a.md"\nuse(n);\n', text)
+        self.assertNotIn("quoted", text)
+
     def test_a_skip_needs_a_line_with_a_reason(self):
         self.write("tests/skips.txt", "# why\nHosts.* needs root\n")
         self.write(
