@@ -6,10 +6,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 from pathlib import Path
+from unittest import mock
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
 
 
@@ -119,6 +122,80 @@ class ChecksTest(unittest.TestCase):
         self.assertEqual(self.run_check("faults", "--fix")[0], 0)
         self.assertIn("`EngineTest.Fault020_IsAnIdentity`", (self.root / "docs/reference/faults.md").read_text())
         self.assertEqual(self.run_check("faults"), (0, ""))
+
+
+class ApiPagesTest(unittest.TestCase):
+    """The reference shows what a caller sees."""
+
+    HEADER = """
+        // SPDX-License-Identifier: Apache-2.0
+        /// Boxes.
+        #pragma once
+
+        #include <vector>
+
+        namespace fsdp::a {
+
+        class Other;
+
+        /// A box, of a[i] < b. @throws Error kIo
+        /// @memory none
+        ///
+        ///     Box box{1};
+        class Box {
+         public:
+          explicit Box(std::vector<int> sizes) : sizes_(std::move(sizes)), n_{1} { init(); }
+          /// Width and
+          /// height.
+          int width() const { return sizes_[0]; }
+          int height() const;
+          struct Inner {
+            int seen = {0};  ///< so often
+           private:
+            int unseen;
+          };
+
+         private:
+          void init();
+          std::vector<int> sizes_;
+          int n_;
+        };
+
+        namespace detail {
+        struct Hidden {};
+        }  // namespace detail
+
+        template <class T>
+          requires requires(T t) { t.box(); }
+        Box box(const T& of) {
+          return of.box();
+        }
+        int bare();
+
+        }  // namespace fsdp::a
+    """
+
+    def test_comments_stay_with_what_they_are_about_and_the_rest_is_not_shown(self):
+        import api_pages
+
+        header = textwrap.dedent(self.HEADER).lstrip()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "fsdp/a/box.hpp"
+            path.parent.mkdir(parents=True)
+            path.write_text(header)
+            with mock.patch.object(api_pages, "INCLUDE", Path(folder)), self.assertLogs(api_pages.log) as logged:
+                text = api_pages.pages()["reference/api/a.md"]
+                index = api_pages.pages()["reference/api/index.md"]
+        self.assertIn("A box, of a\\[i\\] \\< b.\n\n* **Throws** Error kIo\n* **Memory** none\n", text)
+        self.assertIn("```cpp\nBox box{1};\n```", text)
+        self.assertIn("  explicit Box(std::vector<int> sizes);\n  /// Width and\n  /// height.\n", text)
+        self.assertIn("  int width() const;\n  int height() const;\n  struct Inner {\n", text)
+        self.assertIn("    int seen = {0};  ///< so often\n  };\n};\n", text)
+        self.assertIn("requires requires(T t) { t.box(); }\nBox box(const T& of);\nint bare();\n", text)
+        for hidden in ("init", "sizes_", "unseen", "Hidden", "Other"):
+            self.assertNotIn(hidden, text)
+        self.assertIn("| [`bare`](a.md#box-bare) | a |", index)
+        self.assertEqual(logged.records[0].getMessage(), "include/fsdp/a/box.hpp:38: box, bare has no comment")
 
 
 class SelectTestsTest(unittest.TestCase):

@@ -56,6 +56,7 @@ class WeightSource {
   std::unique_ptr<Parts> parts_;
 };
 
+/// How write_weights() lays weights out.
 struct WriteWeightsOptions {
   /// Start another file where a file would exceed this; a file holds at least one tensor.
   std::int64_t max_file_bytes = std::numeric_limits<std::int64_t>::max();

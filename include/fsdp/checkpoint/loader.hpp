@@ -16,6 +16,7 @@
 
 namespace fsdp::checkpoint {
 
+/// What load() insists on, and what it leaves to the program.
 struct LoadOptions {
   /// Throw when a name is missing, unexpected or of another shape. Otherwise load what fits and
   /// return the lists.

@@ -29,6 +29,7 @@ struct RunState {
   std::map<std::string, std::string> documents = {};
 };
 
+/// What a Saver keeps, and in which files.
 struct SaverOptions {
   /// Complete checkpoints that stay; 0 keeps all. The newest one always stays.
   int keep = 0;

@@ -16,6 +16,7 @@ namespace fsdp::checkpoint {
 /// The module's name of a stored tensor; nothing for one that is not wanted.
 using NameOf = std::function<std::optional<std::string>(const std::string& stored)>;
 
+/// How stored names become those of the module, and what may be missing.
 struct LoadWeightsOptions {
   NameOf name_of = {};       ///< default: the same name
   std::string adapter = {};  ///< directory of LoRA adapters to add, see archive::WeightSource

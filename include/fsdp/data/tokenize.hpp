@@ -19,6 +19,7 @@ struct TokenizeProgress {
   std::int64_t tokens = 0;
 };
 
+/// How text becomes tokens, and who hears how far it is.
 struct TokenizeOptions {
   tokens::EncodeOptions encode = {};
   bool end_files = false;  ///< put eos after each file

@@ -20,6 +20,7 @@ enum class GgufType : std::uint32_t { kF32 = 0, kF16 = 1, kQ4_1 = 3, kQ8_0 = 8, 
 using GgufValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
                                std::vector<double>, std::vector<std::string>>;
 
+/// Where a tensor lies in the file, and as what.
 struct GgufTensor {
   std::string name;
   GgufType type = GgufType::kF32;

@@ -9,6 +9,7 @@
 
 namespace fsdp::format {
 
+/// The two files of a directory of adapters, under the names that PEFT reads.
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 /// What stands before the path of a projection in the file.

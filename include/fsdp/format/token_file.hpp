@@ -19,6 +19,7 @@
 
 namespace fsdp::format {
 
+/// The layouts that are read; kLlmC is that of llm.c.
 enum class TokenFileKind {
   kPlain,  ///< uint16 tokens from the first byte on
   kLlmC,   ///< 1,024 bytes of header, then tokens

@@ -28,6 +28,7 @@ enum class Kind {
 };
 inline constexpr int kKinds = 12;
 
+/// The words of a kind in the promise, such as "parameter shards".
 const char* to_string(Kind kind);
 
 /// Bytes by kind.

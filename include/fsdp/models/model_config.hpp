@@ -13,6 +13,7 @@
 
 namespace fsdp::models {
 
+/// The configuration of any architecture.
 using ModelConfig = std::variant<GPTConfig, LlamaConfig>;
 
 /// What all architectures have.

@@ -9,6 +9,7 @@
 
 namespace fsdp::models {
 
+/// The special tokens that `config.json` names.
 struct SpecialTokens {
   std::optional<std::int64_t> begin = {};    ///< bos_token_id
   std::vector<std::int64_t> ends = {};       ///< eos_token_id: one or several

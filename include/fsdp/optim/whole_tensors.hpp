@@ -16,6 +16,7 @@
 
 namespace fsdp::optim {
 
+/// How whole tensors are spread over their owners.
 struct WholeTensorsOptions {
   /// What a whole tensor costs its owner, from its shape, in any unit; owners are chosen so that
   /// the costs of the ranks are alike. Default: its number of elements.

@@ -40,6 +40,7 @@ namespace fsdp::schedule {
 /// Each kind has a recorded order of its own.
 enum class Pass { kForward, kEvaluation, kBackward };
 
+/// The steps that an executor takes; each names the unit and its slot or buffer.
 enum class ActionKind {
   kStartGather,  ///< issue the all-gather of `unit` into `slot`
   kWaitGather,   ///< wait for it; the unit's weights are whole from here on

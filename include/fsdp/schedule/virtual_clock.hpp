@@ -18,6 +18,7 @@ struct UnitCost {
   double reduce = 0;
 };
 
+/// What one step took, in the unit of time of UnitCost.
 struct StepTimes {
   double total = 0;           ///< of the step
   double compute = 0;         ///< of it, computing

@@ -22,6 +22,7 @@ struct SpecialToken {
   std::string text;  ///< "<|endoftext|>"
 };
 
+/// What text means to a tokenizer beyond its bytes.
 struct EncodeOptions {
   /// Whether "<|endoftext|>" in the text becomes the token of that name. Off, it is text like any
   /// other, so that no document can end itself.

@@ -12,6 +12,7 @@
 
 namespace fsdp::train {
 
+/// The words of --optimizer and --dtype.
 enum class OptimizerKind { kAdamW, kSgd, kLion, kMuon };
 enum class WeightType { kFloat32, kFloat64 };
 

@@ -14,6 +14,7 @@
 
 namespace fsdp::train {
 
+/// What `fsdp generate` is asked for.
 struct GenerationConfig {
   std::string path;     ///< weights and their config.json, as archive::WeightSource opens them
   std::string adapter;  ///< directory of LoRA adapters to add; empty: none

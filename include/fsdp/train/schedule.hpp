@@ -7,6 +7,7 @@
 
 namespace fsdp::train {
 
+/// The rate as a function of the step.
 struct Schedule {
   double lr = 1e-3;         ///< the highest rate, reached at the end of the warm-up
   double min_lr = 1e-4;     ///< the rate of the last step
