@@ -35,6 +35,11 @@ configured() {
   setup_torch "$1"
   setup_oracles "$1"
   configure "$1"
+  # What a changed CMakeLists.txt adds is to be known before anything is selected.
+  if [[ -e $root/build/$1/build.ninja ]]; then
+    ninja -C "$root/build/$1" build.ninja >"$root/build/regenerate-$1.log" 2>&1 ||
+      die "CMake failed: build/regenerate-$1.log says why."
+  fi
 }
 
 # build_selected PRESET [ctest options]: what the selected tests run, and nothing else.
