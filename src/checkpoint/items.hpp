@@ -35,8 +35,6 @@ struct Item {
   std::int64_t answered_numel = 0;
 
   at::Tensor answered() const { return values.narrow(0, answered_begin, answered_numel); }
-
-  bool is_shard() const { return holding != Holding::kWhole; }
 };
 
 /// Parameters, buffers, then the optimizer's state, in the same order on every rank.

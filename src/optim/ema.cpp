@@ -63,7 +63,6 @@ void Ema::update() {
   for (NamedAverage& average : averages_) {
     average.average.lerp_(average.shard.detach(), 1 - decay_);
   }
-  ++updates_;
 }
 
 void Ema::exchange() {

@@ -60,7 +60,6 @@ constexpr std::uint64_t make_state(Ticket ticket, Phase phase) {
   return (ticket << 2) | static_cast<std::uint64_t>(phase);
 }
 constexpr Ticket ticket_of(std::uint64_t state) { return state >> 2; }
-constexpr Phase phase_of(std::uint64_t state) { return static_cast<Phase>(state & 3); }
 
 /// S1: the slot's content is that of `ticket`.
 constexpr bool has_posted(std::uint64_t state, Ticket ticket) { return ticket_of(state) == ticket; }

@@ -59,9 +59,4 @@ struct ByteRange {
 std::vector<ByteRange> plan_ranges(const std::vector<Tensor>& tensors,
                                    const std::vector<Slice>& slices);
 
-/// Checks that the ranges of all ranks together hold every byte of every tensor once.
-/// @throws Error kInternal naming the tensor and the byte where they do not
-void check_coverage(const std::vector<Tensor>& tensors,
-                    const std::vector<std::vector<ByteRange>>& ranges_by_rank);
-
 }  // namespace fsdp::archive

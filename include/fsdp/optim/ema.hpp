@@ -66,7 +66,6 @@ class Ema {
 
   double decay() const { return decay_; }
   void set_decay(double decay);
-  std::int64_t updates() const { return updates_; }
   /// The averages, by name; for checkpoint::with_averages().
   const std::vector<NamedAverage>& averages() const { return averages_; }
   const Sharded& sharded() const { return sharded_; }
@@ -79,7 +78,6 @@ class Ema {
   double decay_;
   std::vector<NamedAverage> averages_;
   HeldMemory memory_;
-  std::int64_t updates_ = 0;
   bool is_swapped_in_ = false;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Runs a Schedule against a cost model instead of a machine: how long a training step takes, what
-/// is exposed, how many units are live. The planner and the overlap tests use it.
+/// is exposed, how many units are live. The tests of the schedule use it; in the library it stands
+/// for the planner, which will choose units and prefetching by it.
 #pragma once
 
 #include <cstdint>

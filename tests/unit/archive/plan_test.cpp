@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/layout/unit_layout.hpp"
@@ -14,6 +17,29 @@ namespace fsdp::archive {
 namespace {
 
 using ::testing::HasSubstr;
+
+/// Throws, naming the tensor and the byte, unless the ranges of all ranks together hold every byte
+/// of every tensor once.
+void check_coverage(const std::vector<Tensor>& tensors,
+                    const std::vector<std::vector<ByteRange>>& ranges_by_rank) {
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> parts(tensors.size());
+  for (const auto& ranges : ranges_by_rank) {
+    for (const ByteRange& range : ranges) {
+      parts.at(range.tensor).emplace_back(range.tensor_offset, range.bytes);
+    }
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    std::sort(parts[i].begin(), parts[i].end());
+    std::int64_t end = 0;
+    for (const auto& [begin, bytes] : parts[i]) {
+      FSDP_CHECK(begin == end, ErrorCode::kInternal, "'", tensors[i].name, "': byte ",
+                 std::min(begin, end), begin < end ? " is in two ranges" : " is in no range");
+      end += bytes;
+    }
+    FSDP_CHECK(end == tensors[i].bytes, ErrorCode::kInternal, "'", tensors[i].name, "': byte ", end,
+               end < tensors[i].bytes ? " is in no range" : " is beyond the tensor");
+  }
+}
 
 /// Each rank's slices when `tensors` are the parameters of one unit.
 std::vector<Slice> slices_of(const layout::UnitLayout& unit, int rank) {
