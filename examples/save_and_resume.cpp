@@ -38,7 +38,7 @@ void train(const std::string& directory, std::int64_t steps) {
   torch::nn::Sequential model(torch::nn::Linear(2, 16), torch::nn::Tanh(),
                               torch::nn::Linear(16, 1));
   // begin make
-  fsdp::Sharded sharded = fsdp::fully_shard(model, world, {.print_promise = false});
+  fsdp::Sharded sharded = fsdp::fully_shard(model, world, {.debug = {.print_promise = false}});
   fsdp::optim::AdamW optimizer(sharded, {.lr = 1e-2});
   const auto state = checkpoint::state_of(optimizer);  // torch::optim: state_of(optimizer, sharded)
   checkpoint::Saver saver(directory, sharded, checkpoint::state_of(optimizer), {.keep = 3});

@@ -194,7 +194,7 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
                    "What waits for the last micro-step: no reduction, those over replicas, or all")
       ->check(CLI::IsMember({"none", "replicas", "all"}))
       ->capture_default_str();
-  sharding->add_flag("--checkpoint-activations", config.checkpoint_activations,
+  sharding->add_flag("--recompute", config.recompute,
                      "Keep no activations inside of blocks; backward computes them again");
   sharding->add_flag("--no-pin", flags.no_pin,
                      "Let the ranks started here share all cores (default: each keeps to its own)");

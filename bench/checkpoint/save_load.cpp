@@ -80,7 +80,8 @@ int run(const std::string& directory) {
   torch::manual_seed(1);
   fsdp::models::GPT model(config());
   fsdp::Sharded sharded = fsdp::fully_shard(
-      model, world, {.units = fsdp::units_of<fsdp::models::Block>(), .print_promise = false});
+      model, world,
+      {.units = fsdp::units_of<fsdp::models::Block>(), .debug = {.print_promise = false}});
   fsdp::optim::AdamW optimizer(sharded, {.lr = 1e-4});
   const at::Tensor tokens = torch::randint(0, 256, {kRows, kSequence + 1});
   const auto step = [&] {

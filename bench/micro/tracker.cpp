@@ -39,7 +39,7 @@ int run() {
   line["untouched_before_ns"] = product(free);
   line["plain_weight_ns"] = product(plain->weight);
   const fsdp::Sharded sharded =
-      fsdp::fully_shard(sharded_layer, fsdp::init(), {.print_promise = false});
+      fsdp::fully_shard(sharded_layer, fsdp::init(), {.debug = {.print_promise = false}});
   line["untouched_after_ns"] = product(free);
   const fsdp::FullParameters whole = sharded.full_parameters();
   line["touched_ns"] = product(sharded_layer->weight);

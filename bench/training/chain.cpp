@@ -54,8 +54,8 @@ int run(const std::string& transport, const std::string& store, int units, int s
   if (is_plain) {
     plain_optimizer.emplace(chain->parameters(), 0, 2);
   } else {
-    fsdp::Options options{.units = fsdp::units_matching("\\d+"), .print_promise = false};
-    options.store = store == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
+    fsdp::Options options{.units = fsdp::units_matching("\\d+"), .debug = {.print_promise = false}};
+    options.memory.store = store == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
     sharded = fsdp::fully_shard(chain, *world, options);
     optimizer.emplace(*sharded);
   }
@@ -79,8 +79,8 @@ int run(const std::string& transport, const std::string& store, int units, int s
   line["cpu_ms"] = (bench::cpu_ms() - cpu_begin) / steps;
   line["loss"] = loss_value;
   if (sharded) {
-    const fsdp::Counters counters = sharded->counters();
-    line["units"] = sharded->units().size();
+    const fsdp::Counters counters = sharded->report().counters;
+    line["units"] = sharded->report().units.size();
     line["collectives"] = static_cast<double>(counters.gathers + counters.reduce_scatters) / steps;
   }
   end_phase(line.dump());

@@ -32,8 +32,8 @@ void write_inputs(const fsdp::models::GPTConfig& config, std::int64_t rows,
   std::ofstream file(tokens, std::ios::binary);
   file.write(static_cast<const char*>(drawn.const_data_ptr()), drawn.numel());
   FSDP_CHECK(file.good(), fsdp::ErrorCode::kIo, "cannot write ", tokens);
-  const fsdp::Sharded sharded =
-      fsdp::fully_shard(model, fsdp::init(), {.moments = 0, .print_promise = false});
+  const fsdp::Sharded sharded = fsdp::fully_shard(
+      model, fsdp::init(), {.memory = {.moments = 0}, .debug = {.print_promise = false}});
   fsdp::checkpoint::save_safetensors(sharded, weights);
 }
 

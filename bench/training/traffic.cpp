@@ -21,7 +21,7 @@ void Traffic::observe(const fsdp::trace::Event& event) {
 
 void Traffic::prepare(const fsdp::Sharded& sharded) {
   communicator_ = &sharded.world().communicator();
-  for (const fsdp::UnitInfo& unit : sharded.units()) {
+  for (const fsdp::UnitInfo& unit : sharded.report().units) {
     padded_numel_.push_back(unit.padded_numel);
   }
   const std::int64_t largest = *std::ranges::max_element(padded_numel_);

@@ -66,10 +66,9 @@ ShardedModel shard(const Arguments& arguments, const fsdp::World& world,
                    std::function<void(const fsdp::trace::Event&)> observer) {
   fsdp::models::GPT model = bench::read_model(arguments.model, arguments.weights);
   fsdp::Options options{.units = fsdp::units_of<fsdp::models::Block>(),
-                        .prefetch = arguments.prefetch,
-                        .print_promise = false,
-                        .observer = std::move(observer)};
-  options.store = arguments.store == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
+                        .memory = {.prefetch = arguments.prefetch},
+                        .debug = {.print_promise = false, .observer = std::move(observer)}};
+  options.memory.store = arguments.store == "aliased" ? fsdp::Store::kAliased : fsdp::Store::kSlots;
   fsdp::Sharded sharded = fsdp::fully_shard(model, world, options);
   auto optimizer = std::make_shared<fsdp::optim::AdamW>(
       sharded,
@@ -88,8 +87,8 @@ Subject sharded(const Arguments& arguments, const fsdp::World& world) {
       .step = [=]() mutable { return train(*parts.optimizer, parts.model, batch); },
       .report =
           [=](json& line) {
-            const fsdp::Counters counters = parts.sharded.counters();
-            line["units"] = parts.sharded.units().size();
+            const fsdp::Counters counters = parts.sharded.report().counters;
+            line["units"] = parts.sharded.report().units.size();
             line["collectives"] =
                 1.0 * static_cast<double>(counters.gathers + counters.reduce_scatters) / all_steps;
             const auto per_step = [&](const std::map<int, std::int64_t>& by_unit) {
@@ -102,8 +101,8 @@ Subject sharded(const Arguments& arguments, const fsdp::World& world) {
             line["gather_wait_ms"] = per_step(waits->gathers());
             line["reduce_wait_ms"] = per_step(waits->reductions());
             line["touches"] = 1.0 * static_cast<double>(counters.touches) / all_steps;
-            line["promise_mb"] = static_cast<double>(parts.sharded.promise().total()) / 1e6;
-            line["ledger_peak_mb"] = static_cast<double>(parts.sharded.ledger().peak_total()) / 1e6;
+            line["promise_mb"] = static_cast<double>(parts.sharded.report().promise.total()) / 1e6;
+            line["ledger_peak_mb"] = static_cast<double>(parts.sharded.report().peak_total) / 1e6;
           }};
 }
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Everything a training program needs.
+/// Everything a training program needs: ranks, sharding, optimizers, checkpoints.
 #pragma once
 
 #include "fsdp/base/error.hpp"
+#include "fsdp/checkpoint/loader.hpp"
+#include "fsdp/checkpoint/safetensors_writer.hpp"
+#include "fsdp/checkpoint/saver.hpp"
+#include "fsdp/checkpoint/weights.hpp"
 #include "fsdp/comm/agreement.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/mean.hpp"
+#include "fsdp/comm/mesh.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/engine/deferred_init.hpp"
 #include "fsdp/engine/fully_shard.hpp"
@@ -16,7 +21,6 @@
 #include "fsdp/optim/finite.hpp"
 #include "fsdp/optim/groups.hpp"
 #include "fsdp/optim/lion.hpp"
-#include "fsdp/optim/loss.hpp"
 #include "fsdp/optim/loss_scaler.hpp"
 #include "fsdp/optim/muon.hpp"
 #include "fsdp/optim/sgd.hpp"

@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-StepAgreement agree(const World& world, bool has_batch, Uneven mode) {
+StepAgreement agree_on_step(const World& world, bool has_batch, Uneven mode) {
   const at::Tensor count = at::full({1}, has_batch ? 1 : 0, at::kLong);
   world.communicator().all_reduce(count,
                                   {.name = mode == Uneven::kStop ? "agree: stop" : "agree: fill"});

@@ -75,4 +75,8 @@ PendingMean mean_over_ranks(const World& world, double value, double weight, std
   return PendingMean(world, value, weight, std::move(name));
 }
 
+double count_over_ranks(const World& world, double count) {
+  return mean_over_ranks(world, /*value=*/0, count, "count_over_ranks").total_weight();
+}
+
 }  // namespace fsdp

@@ -99,10 +99,10 @@ std::string describe(const at::Tensor& tensor) {
 
 }  // namespace
 
-class CheckpointFrame : public SavedTensorPolicy,
-                        public std::enable_shared_from_this<CheckpointFrame> {
+class RecomputedFrame : public SavedTensorPolicy,
+                        public std::enable_shared_from_this<RecomputedFrame> {
  public:
-  CheckpointFrame(const std::vector<at::Tensor>& inputs, CheckpointScope::Rerun rerun)
+  RecomputedFrame(const std::vector<at::Tensor>& inputs, RecomputeScope::Rerun rerun)
       : rerun_(std::move(rerun)), random_(inputs) {
     for (const at::Tensor& input : inputs) {
       inputs_.emplace_back(input, /*is_output=*/false);
@@ -139,7 +139,7 @@ class CheckpointFrame : public SavedTensorPolicy,
   void check(const std::vector<at::Tensor>& values) const;
 
   std::recursive_mutex mutex_;
-  CheckpointScope::Rerun rerun_;
+  RecomputeScope::Rerun rerun_;
   std::optional<RandomStates> random_;  ///< before the first run; none when it drew nothing
   std::vector<SavedVariable> inputs_;
   std::vector<std::string> saved_;  ///< what the first run saved
@@ -153,12 +153,12 @@ namespace {
 /// Of a tensor saved in the first run.
 class Dropped : public SavedVariableHooks {
  public:
-  explicit Dropped(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
+  explicit Dropped(std::shared_ptr<RecomputedFrame> frame) : frame_(std::move(frame)) {}
   void call_pack_hook(const at::Tensor& tensor) override { index_ = frame_->drop(tensor); }
   at::Tensor call_unpack_hook() override { return frame_->value(index_); }
 
  private:
-  std::shared_ptr<CheckpointFrame> frame_;
+  std::shared_ptr<RecomputedFrame> frame_;
   std::size_t index_ = 0;
 };
 
@@ -187,11 +187,11 @@ class KeepAll : public SavedTensorPolicy {
 
 }  // namespace
 
-std::unique_ptr<SavedVariableHooks> CheckpointFrame::make_hooks() {
+std::unique_ptr<SavedVariableHooks> RecomputedFrame::make_hooks() {
   return std::make_unique<Dropped>(shared_from_this());
 }
 
-void CheckpointFrame::run_again() {
+void RecomputedFrame::run_again() {
   std::vector<at::Tensor> inputs;
   inputs.reserve(inputs_.size());
   for (const SavedVariable& input : inputs_) {
@@ -221,28 +221,28 @@ void CheckpointFrame::run_again() {
   values_ = std::move(kept.values);
 }
 
-void CheckpointFrame::check(const std::vector<at::Tensor>& values) const {
+void RecomputedFrame::check(const std::vector<at::Tensor>& values) const {
   constexpr const char* kAdvice =
       ". The function must compute the same both times: look for state that the first run changed, "
       "for branches on it, and for autocast that was on then";
   FSDP_CHECK(values.size() == saved_.size(), ErrorCode::kInvalidArgument,
-             "[checkpoint_activations] the second run saved ", values.size(),
+             "[recompute] the second run saved ", values.size(),
              " tensors for backward, the first one ", saved_.size(), kAdvice);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::string now = describe(values[i]);
-    FSDP_CHECK(now == saved_[i], ErrorCode::kInvalidArgument, "[checkpoint_activations] tensor ", i,
+    FSDP_CHECK(now == saved_[i], ErrorCode::kInvalidArgument, "[recompute] tensor ", i,
                " that autograd saves was ", saved_[i], " in the first run and is ", now,
                " in the second", kAdvice);
   }
 }
 
-CheckpointScope::CheckpointScope(const std::vector<at::Tensor>& inputs, Rerun rerun) {
+RecomputeScope::RecomputeScope(const std::vector<at::Tensor>& inputs, Rerun rerun) {
   ensure_autograd_engine();
-  frame_ = std::make_shared<CheckpointFrame>(inputs, std::move(rerun));
+  frame_ = std::make_shared<RecomputedFrame>(inputs, std::move(rerun));
   frame_->enter();
 }
 
-CheckpointScope::~CheckpointScope() { frame_->leave(); }
+RecomputeScope::~RecomputeScope() { frame_->leave(); }
 
 bool records_graph() { return c10::GradMode::is_enabled(); }
 

@@ -1,90 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/script.h>
+#include "fsdp/engine/sharded.hpp"
+
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <regex>
 #include <utility>
 
 #include "engine/executor/engine.hpp"
 #include "engine/executor/participate.hpp"
-#include "engine/partition/layer_members.hpp"
-#include "engine/partition/partition.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/engine/fully_shard.hpp"
 
 namespace fsdp {
-
-// --- units -----------------------------------------------------------------------------------
-
-Units units_matching(const std::string& pattern) {
-  try {
-    return Units([expression = std::regex(pattern)](const Candidate& candidate) {
-      return std::regex_match(candidate.name, expression);
-    });
-  } catch (const std::regex_error& error) {
-    fail(ErrorCode::kInvalidArgument, "[units_matching] \"", pattern,
-         "\" is not a regular expression: ", error.what());
-  }
-}
-
-Units units_listed(std::vector<std::string> names) {
-  Units units([names](const Candidate& candidate) {
-    return std::find(names.begin(), names.end(), candidate.name) != names.end();
-  });
-  units.required_names = std::move(names);
-  return units;
-}
-
-Units units_larger_than(std::int64_t min_numel) {
-  return Units([min_numel](const Candidate& candidate) { return candidate.numel >= min_numel; });
-}
-
-// --- sharding --------------------------------------------------------------------------------
-
-Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
-                    Options options) {
-  FSDP_CHECK(module != nullptr, ErrorCode::kInvalidArgument, "[fully_shard] the module is null");
-  engine::Partition partition = engine::partition(*module, options);
-  return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
-}
-
-Sharded fully_shard(const torch::jit::Module& module, const World& world, Options options) {
-  engine::Partition partition = engine::partition(module, options);
-  return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
-}
-
-namespace {
-/// Module keeps its registry protected and offers no way to replace an entry.
-struct RegistryAccess : torch::nn::Module {
-  static auto& parameters(torch::nn::Module& module) {
-    return module.*(&RegistryAccess::parameters_);
-  }
-};
-}  // namespace
-
-void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
-                 const std::string& to_name) {
-  const auto source_parameters = from.named_parameters(/*recurse=*/false);
-  const at::Tensor* source = source_parameters.find(from_name);
-  FSDP_CHECK(source != nullptr, ErrorCode::kNotFound,
-             "[tie_weights] the first module has no parameter \"", from_name, "\"");
-  const auto target_parameters = to.named_parameters(/*recurse=*/false);
-  const at::Tensor* target = target_parameters.find(to_name);
-  FSDP_CHECK(target != nullptr, ErrorCode::kNotFound,
-             "[tie_weights] the second module has no parameter \"", to_name, "\"");
-  FSDP_CHECK(source->sizes() == target->sizes(), ErrorCode::kInvalidArgument, "[tie_weights] \"",
-             from_name, "\" has shape ", source->sizes(), " and \"", to_name, "\" has shape ",
-             target->sizes(), ", tied weights have one shape");
-  for (const engine::Member& member : engine::layer_members(to)) {
-    if (member.name == to_name) {
-      *member.tensor = *source;
-    }
-  }
-  RegistryAccess::parameters(to)[to_name] = *source;
-}
-
-// --- Sharded ---------------------------------------------------------------------------------
 
 std::vector<at::Tensor> Sharded::parameters() const {
   std::vector<at::Tensor> shards;
@@ -96,31 +22,33 @@ std::vector<at::Tensor> Sharded::parameters() const {
 
 std::vector<NamedShard> Sharded::named_parameters() const { return engine_->named_shards(); }
 
+std::vector<ParameterGroup> Sharded::param_groups(const GroupRule& rule) const {
+  FSDP_CHECK(rule.groups >= 1 && rule.group_of, ErrorCode::kInvalidArgument,
+             "[param_groups] the rule has ", rule.groups, " groups",
+             rule.group_of ? "" : " and no function", ": it needs one of each at least");
+  std::vector<ParameterGroup> groups(static_cast<std::size_t>(rule.groups));
+  for (const NamedShard& parameter : named_parameters()) {
+    const int group = rule.group_of(parameter);
+    FSDP_CHECK(group >= -1 && group < rule.groups, ErrorCode::kInvalidArgument,
+               "[param_groups] the rule puts \"", parameter.name, "\" into group ", group,
+               ", but has groups 0 to ", rule.groups - 1, " (and -1 for none)");
+    if (group >= 0) {
+      groups[static_cast<std::size_t>(group)].names.push_back(parameter.name);
+      groups[static_cast<std::size_t>(group)].parameters.push_back(parameter.shard);
+    }
+  }
+  return groups;
+}
+
 std::vector<NamedBuffer> Sharded::named_buffers() const { return engine_->buffers(); }
-
-std::vector<at::Tensor> Sharded::flat_shards() const {
-  std::vector<at::Tensor> shards;
-  for (FlatShard& flat : engine_->flats()) {
-    shards.push_back(std::move(flat.shard));
-  }
-  return shards;
-}
-
-std::vector<at::Tensor> Sharded::flat_grad_shards() const {
-  std::vector<at::Tensor> grads;
-  for (FlatShard& flat : engine_->flats()) {
-    grads.push_back(std::move(flat.grad));
-  }
-  return grads;
-}
-
-std::vector<FlatShard> Sharded::flats() const { return engine_->flats(); }
 
 std::shared_ptr<ShardAccess> Sharded::shard_access() const { return engine_; }
 
 void Sharded::zero_grad() { engine_->zero_grad(); }
 void Sharded::set_gradient_sync(GradientSync sync) { engine_->set_gradient_sync(sync); }
-void Sharded::set_gradient_divisor(double divisor) { engine_->set_gradient_divisor(divisor); }
+void Sharded::set_gradient_divisor(GradientDivisor divisor) {
+  engine_->set_gradient_divisor(divisor.among(engine_->world().size()));
+}
 std::uint64_t Sharded::on_reduced(ReducedHook hook) {
   return engine_->add_reduced_hook(std::move(hook));
 }
@@ -146,7 +74,8 @@ at::Tensor Sharded::participate(const std::string& unit) const {
     return of.name == unit || (!of.module.empty() && of.module == unit);  // with all its parts
   };
   FSDP_CHECK(std::ranges::any_of(units, is_asked), ErrorCode::kNotFound,
-             "[participate] no unit is called \"", unit, "\"; sharded.units() has their names");
+             "[participate] no unit is called \"", unit,
+             "\"; sharded.report().units have their names");
   return engine::participate(
       engine_, [&](const engine::Unit& of, const engine::Parameter&) { return is_asked(of); });
 }
@@ -155,39 +84,34 @@ FullParameters Sharded::full_parameters(bool writeback) const { return {engine_,
 
 void Sharded::reshard() { engine_->reshard(); }
 
-std::vector<UnitInfo> Sharded::units() const {
-  std::vector<UnitInfo> infos;
+Report Sharded::report() const {
+  Report report{.ranks = engine_->world().size(),
+                .counters = engine_->counters(),
+                .promise = engine_->promise(),
+                .live = engine_->ledger().live(),
+                .peak = engine_->ledger().peak(),
+                .peak_total = engine_->ledger().peak_total()};
   for (const engine::Unit& unit : engine_->units()) {
-    infos.push_back({.name = unit.name,
-                     .strategy = unit.placement.strategy,
-                     .numel = unit.layout->total_numel(),
-                     .padded_numel = unit.layout->padded_numel(),
-                     .shard_numel = unit.shard_numel(),
-                     .itemsize = unit.itemsize(),
-                     .gathered_itemsize = engine::Unit::itemsize_of(unit.param_dtype),
-                     .parameters = unit.layout->parameters(),
-                     .is_unsharded = engine_->is_unsharded(static_cast<int>(infos.size()))});
+    report.units.push_back(
+        {.name = unit.name,
+         .strategy = unit.placement.strategy,
+         .numel = unit.layout->total_numel(),
+         .padded_numel = unit.layout->padded_numel(),
+         .shard_numel = unit.shard_numel(),
+         .itemsize = unit.itemsize(),
+         .gathered_itemsize = engine::Unit::itemsize_of(unit.param_dtype),
+         .parameters = unit.layout->parameters(),
+         .stays_gathered = unit.is_kept,
+         .is_optional = unit.is_optional,
+         .is_unsharded = engine_->is_unsharded(static_cast<int>(report.units.size()))});
+    report.unsharded_numel += report.units.back().is_unsharded ? report.units.back().numel : 0;
   }
-  return infos;
+  return report;
 }
 
-std::int64_t Sharded::unsharded_numel() const {
-  std::int64_t numel = 0;
-  for (const UnitInfo& unit : units()) {
-    numel += unit.is_unsharded ? unit.numel : 0;
-  }
-  return numel;
-}
-
-Counters Sharded::counters() const { return engine_->counters(); }
 void Sharded::reset_counters() { engine_->reset_counters(); }
-memory::Bytes Sharded::promise() const { return engine_->promise(); }
-const memory::Ledger& Sharded::ledger() const { return engine_->ledger(); }
-memory::Ledger& Sharded::ledger() { return engine_->ledger(); }
 World Sharded::world() const { return engine_->world(); }
 bool Sharded::is_sharded(const at::Tensor& tensor) const { return engine_->owns(tensor); }
-
-// --- FullParameters --------------------------------------------------------------------------
 
 FullParameters::FullParameters(std::shared_ptr<engine::Engine> engine, bool writeback)
     : engine_(std::move(engine)), writeback_(writeback), scope_(engine_->begin_full(writeback_)) {}

@@ -67,10 +67,9 @@ std::vector<std::int64_t> generate(const GenerationConfig& config, const World& 
   const auto model = make_model(config.path, shape);
   Sharded sharded = fully_shard(model, world,
                                 {.units = units_of<models::DecoderBlock>(),
-                                 .prefetch = config.prefetch,
+                                 .memory = {.prefetch = config.prefetch, .moments = 0},
                                  .initial_weights = InitialWeights::kBroadcast,
-                                 .moments = 0,
-                                 .print_promise = false});
+                                 .debug = {.print_promise = false}});
   checkpoint::load_weights(
       config.path, sharded,
       {.name_of = [&](const std::string& stored) { return models::parameter_of(shape, stored); },

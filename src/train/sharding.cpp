@@ -23,20 +23,21 @@ std::optional<at::ScalarType> scalar_type(TravelType type) {
 
 Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainConfig& config,
               const World& world) {
-  if (config.checkpoint_activations) {
-    model->set_block_runner([](const auto& block, at::Tensor x) {
-      return checkpoint_activations(block, std::move(x));
-    });
+  if (config.recompute) {
+    model->set_block_runner(
+        [](const auto& block, at::Tensor x) { return recompute(block, std::move(x)); });
   }
-  Options options{.units = units_of<models::DecoderBlock>(), .print_promise = false};
+  Options options{.units = units_of<models::DecoderBlock>(), .debug = {.print_promise = false}};
   options.strategy = config.strategy;
   if (config.has_mesh()) {
     options.mesh.emplace(world, world.size() / config.shard, config.shard);
   }
-  options.prefetch = config.prefetch;
-  options.keep_root = config.keep_root;
+  options.memory.prefetch = config.prefetch;
+  if (config.keep_root) {
+    options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+  }
   if (config.offload) {
-    options.offload.emplace();
+    options.memory.offload.emplace();
   }
   options.precision.param = scalar_type(config.param_dtype);
   options.precision.reduce = scalar_type(config.reduce_dtype);

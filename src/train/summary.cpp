@@ -29,8 +29,8 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
                     const Sharded& sharded) {
   const World world = sharded.world();
   const models::ModelSizes model = models::sizes(config.model);
-  const auto units = sharded.units();
-  const auto promise = sharded.promise();
+  const auto units = sharded.report().units;
+  const auto promise = sharded.report().promise;
   const std::int64_t batch = config.effective_batch(world.size());
   const std::int64_t micro_steps = config.global_batch / (world.size() * batch);
 
@@ -69,7 +69,7 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   if (units.front().gathered_itemsize < units.front().itemsize) {
     text << ", weights travel at " << 8 * units.front().gathered_itemsize << " bits";
   }
-  text << (config.checkpoint_activations ? ", activations are computed again" : "") << "\n";
+  text << (config.recompute ? ", activations are computed again" : "") << "\n";
   if (config.offload) {
     text << "offload  changes nothing: the model is on the CPU, where host and device are one\n";
   }

@@ -93,8 +93,9 @@ at::Tensor logits_of(const std::string& path, const at::Tensor& tokens, int rank
   run_threads(ranks, [&](const World& world) {
     torch::manual_seed(world.rank() + 1);  // nothing of the first weights may remain
     const auto model = models::make_model(config);
-    Sharded sharded = fully_shard(
-        model, world, {.units = units_of<models::DecoderBlock>(), .print_promise = false});
+    Sharded sharded =
+        fully_shard(model, world,
+                    {.units = units_of<models::DecoderBlock>(), .debug = {.print_promise = false}});
     checkpoint::load_weights(path, sharded, {.name_of = [&](const std::string& stored) {
                                return models::parameter_of(config, stored);
                              }});
@@ -241,7 +242,8 @@ TEST_F(RealModelsTest, WhatIsSavedHereHasTheSameLogitsInTransformers) {
         parameter.add_(torch::randn_like(parameter), 0.15);
       }
       const Sharded sharded = fully_shard(
-          model, world, {.units = units_of<models::DecoderBlock>(), .print_promise = false});
+          model, world,
+          {.units = units_of<models::DecoderBlock>(), .debug = {.print_promise = false}});
       checkpoint::save_safetensors(sharded, paths.back() + "/model.safetensors",
                                    {{"format", "pt"}});
     });
@@ -287,8 +289,9 @@ std::int64_t bytes_read() {
 TEST_F(RealModelsTest, Fault079_RanksReadAFileOnceTogether) {
   const models::GPTConfig config{.width = 256, .layers = 4, .heads = 4};
   const auto make = [&](const World& world) {
-    return fully_shard(models::make_model(config), world,
-                       {.units = units_of<models::DecoderBlock>(), .print_promise = false});
+    return fully_shard(
+        models::make_model(config), world,
+        {.units = units_of<models::DecoderBlock>(), .debug = {.print_promise = false}});
   };
   run_threads(1, [&](const World& world) {
     checkpoint::save_safetensors(make(world), at("model.safetensors"));

@@ -102,7 +102,7 @@ using Flags = std::vector<std::string>;
 INSTANTIATE_TEST_SUITE_P(
     Flags, StrategyParityTest,
     ::testing::Values(
-        Flags{"--strategy", "shard-grad", "--checkpoint-activations", "--offload"},
+        Flags{"--strategy", "shard-grad", "--recompute", "--offload"},
         Flags{"--strategy", "replicate", "--accumulate", "2", "--defer", "all"},
         Flags{"--strategy", "hybrid", "--shard", "2", "--accumulate", "2", "--defer", "replicas"},
         Flags{"--strategy", "hybrid-optimizer", "--shard", "2"},

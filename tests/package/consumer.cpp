@@ -9,7 +9,7 @@
 int main() {
   fsdp::World world = fsdp::init();
   torch::nn::Linear linear(3, 2);
-  auto sharded = fsdp::fully_shard(linear, world, {.print_promise = false});
+  auto sharded = fsdp::fully_shard(linear, world, {.debug = {.print_promise = false}});
   fsdp::optim::AdamW optimizer(sharded, {.lr = 0.1});
   linear->forward(torch::ones({4, 3})).sum().backward();
   optimizer.step();

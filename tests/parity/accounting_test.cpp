@@ -44,7 +44,9 @@ TEST_P(Accounting, CollectivesAndBytesOfAStepAreExact) {
   run_threads(setting.size, [&](World world) {
     Chain model(kLinks, kWidth);
     Options options = test_options(chain_units(), setting.align_bytes, setting.prefetch);
-    options.keep_root = setting.keep_root;
+    if (setting.keep_root) {
+      options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+    }
     Sharded sharded = fully_shard(model, world, options);
     optim::AdamW optimizer(sharded);
     for (int step = 0; step < 4; ++step) {
@@ -57,13 +59,13 @@ TEST_P(Accounting, CollectivesAndBytesOfAStepAreExact) {
       // the other links; the root's first layer needs no weights.
       const std::int64_t root_gathers = setting.keep_root ? 1 : 2;
       const std::int64_t link_gathers = 2 * kLinks - (step == 0 ? 0 : setting.prefetch);
-      const Counters counters = sharded.counters();
+      const Counters counters = sharded.report().counters;
       EXPECT_EQ(counters.gathers, root_gathers + link_gathers);
       EXPECT_EQ(counters.gather_bytes, 4 * (root_gathers * kRootNumel + link_gathers * kLinkNumel));
       EXPECT_EQ(counters.reduce_scatters, kLinks + 1);
       EXPECT_EQ(counters.reduce_bytes, 4 * (kRootNumel + kLinks * kLinkNumel));
       EXPECT_EQ(counters.prefetch_misses, 0);
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
     }
   });
 }
@@ -73,7 +75,9 @@ TEST_P(Accounting, LedgerEqualsThePromiseAndTheFormulas) {
   run_threads(setting.size, [&](World world) {
     Chain model(kLinks, kWidth);
     Options options = test_options(chain_units(), setting.align_bytes, setting.prefetch);
-    options.keep_root = setting.keep_root;
+    if (setting.keep_root) {
+      options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+    }
     Sharded sharded = fully_shard(model, world, options);
     const std::int64_t align = std::max<std::int64_t>(1, setting.align_bytes / 4);
     const std::int64_t root = slice(kRootNumel, setting.size, align);
@@ -86,18 +90,18 @@ TEST_P(Accounting, LedgerEqualsThePromiseAndTheFormulas) {
     expected[Kind::kGatherSlots] =
         4 * setting.size * ((1 + setting.prefetch) * in_ring + (setting.keep_root ? root : 0));
     expected[Kind::kReduceBuffers] = 4 * setting.size * (2 * link + root);
-    EXPECT_EQ(sharded.ledger().live(), expected);
+    EXPECT_EQ(sharded.report().live, expected);
 
     expected[Kind::kMoments] = 2 * shards;
-    EXPECT_EQ(sharded.promise(), expected);
+    EXPECT_EQ(sharded.report().promise, expected);
     optim::AdamW optimizer(sharded);
     for (int step = 0; step < 3; ++step) {
       optimizer.zero_grad();
       model->forward(torch::ones({3, kWidth})).sum().backward();
       optimizer.step();
     }
-    EXPECT_EQ(sharded.ledger().live(), expected);
-    EXPECT_EQ(sharded.ledger().peak(), expected);
+    EXPECT_EQ(sharded.report().live, expected);
+    EXPECT_EQ(sharded.report().peak, expected);
   });
 }
 
@@ -133,10 +137,10 @@ void expect_allocator_agrees(const World& world, std::int64_t own_staging) {
   {
     Sharded sharded = fully_shard(model, world, test_options(chain_units(), 128));
     // The module's own weights are gone; what is there instead is the ledger.
-    EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.ledger().live().total());
-    EXPECT_EQ(sharded.ledger().live()[Kind::kStaging], own_staging);
+    EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.report().live.total());
+    EXPECT_EQ(sharded.report().live[Kind::kStaging], own_staging);
     optim::AdamW optimizer(sharded);
-    EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.promise().total());
+    EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.report().promise.total());
     for (int step = 0; step < 5; ++step) {
       optimizer.zero_grad();
       reset_allocator_counts();
@@ -145,9 +149,10 @@ void expect_allocator_agrees(const World& world, std::int64_t own_staging) {
       // without sharding, and gradients go as soon as they come.
       EXPECT_LE(allocator_counts().allocations, plain.allocations);
       optimizer.step();
-      EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.promise().total()) << step;
+      EXPECT_EQ(allocator_counts().live_bytes - before_model, sharded.report().promise.total())
+          << step;
     }
-    EXPECT_EQ(sharded.ledger().peak_total(), sharded.promise().total());
+    EXPECT_EQ(sharded.report().peak_total, sharded.report().promise.total());
   }
 }
 
@@ -182,7 +187,7 @@ TEST(SharedWeights, TheLedgerOverShmIsShardsBuffersAndStaging) {
          expected[Kind::kGradShards] = root + kLinks * link;
          expected[Kind::kReduceBuffers] = 2 * (2 * link + root);
          expected[Kind::kStaging] = 512 * 1024;
-         EXPECT_EQ(sharded.ledger().live(), expected);
+         EXPECT_EQ(sharded.report().live, expected);
          optim::AdamW optimizer(sharded);
          for (int step = 0; step < 3; ++step) {
            optimizer.zero_grad();
@@ -190,9 +195,9 @@ TEST(SharedWeights, TheLedgerOverShmIsShardsBuffersAndStaging) {
            optimizer.step();
          }
          expected[Kind::kMoments] = 2 * (root + kLinks * link);
-         EXPECT_EQ(sharded.promise(), expected);
-         EXPECT_EQ(sharded.ledger().peak(), expected);
-         EXPECT_EQ(sharded.counters().reduce_scatters, 3 * (kLinks + 1));
+         EXPECT_EQ(sharded.report().promise, expected);
+         EXPECT_EQ(sharded.report().peak, expected);
+         EXPECT_EQ(sharded.report().counters.reduce_scatters, 3 * (kLinks + 1));
        })) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
@@ -213,7 +218,7 @@ std::size_t fences_over(const std::string& transport) {
                                        const World world = init({.transport = transport});
                                        Chain model(kLinks, kWidth);
                                        Options options = test_options(chain_units(), 128);
-                                       options.store = Store::kAliased;
+                                       options.memory.store = Store::kAliased;
                                        Sharded sharded = fully_shard(model, world, options);
                                        optim::AdamW optimizer(sharded);
                                        for (int step = 0; step < 3; ++step) {

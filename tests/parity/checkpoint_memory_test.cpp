@@ -88,9 +88,9 @@ TEST(CheckpointMemoryTest, Fault080_DistributingAModelTakesWhatStaysOnEveryRank)
     reset_allocator_counts();
     const std::int64_t before = allocator_counts().live_bytes;
     Options options = test_options(units_of<torch::nn::Linear>());
-    options.store = Store::kSlots;
+    options.memory.store = Store::kSlots;
     const Sharded sharded = fully_shard(model, world, options);
-    const memory::Bytes stays = sharded.ledger().live();
+    const memory::Bytes stays = sharded.report().live;
     ASSERT_EQ(stays[memory::Kind::kShards], kUnits * kUnitBytes / kRanks);
     EXPECT_LE(allocator_counts().peak_bytes - before, stays.total() + kSmall);
   });

@@ -186,8 +186,8 @@ TEST(CheckpointTest, WeightsInSharedMemoryAreLoadedInStep) {
   const TemporaryDirectory directory;
   run_threads(3, [&](World world) {
     Options options = test_options({});
-    options.poison_freed = false;
-    options.store = Store::kAliased;
+    options.debug.poison_freed = false;
+    options.memory.store = Store::kAliased;
     CheckpointedRun whole(rows({1, 2, 6}), world, options, adam());  // some ranks hold nothing
     whole.train(2);
     whole.save(directory.path(), 2);

@@ -250,9 +250,9 @@ TEST(DeferredInitTest, ShardingHoldsOneUnitAtATime) {
     reset_allocator_counts();
     const std::int64_t before = allocator_counts().live_bytes;
     Options options = test_options(units_of<nn::Linear>());
-    options.store = Store::kSlots;
+    options.memory.store = Store::kSlots;
     Sharded sharded = fully_shard(model, world, options);
-    const std::int64_t kept = sharded.ledger().live().total();
+    const std::int64_t kept = sharded.report().live.total();
     const std::int64_t beside = allocator_counts().peak_bytes - before - kept;
     // The parameter that is filled and one whose numbers are drawn on the way; states of
     // generators.

@@ -92,7 +92,7 @@ struct Training {
  private:
   static Options options_for(Store store) {
     Options options = test_options(units_of<nn::Linear>(), 0, /*prefetch=*/2);
-    options.store = store;
+    options.memory.store = store;
     return options;
   }
   static std::shared_ptr<FourLayers> prepared(FourLayers& of, std::shared_ptr<FourLayers> same) {
@@ -117,7 +117,7 @@ void expect_no_trace(World world, Store store, int after,
         accident(training);
       }
     }
-    EXPECT_EQ(training.sharded.unsharded_numel(), 0);
+    EXPECT_EQ(training.sharded.report().unsharded_numel, 0);
     return training.shards();
   };
   const auto expected = run(false);
@@ -221,7 +221,7 @@ TEST(EngineRecovery, AScopeWithFullParametersEndsWithItsGeneration) {
     Training training(world, Store::kSlots);
     training.step(0);
     const auto expected = training.shards();
-    const std::int64_t live = training.sharded.ledger().live()[memory::Kind::kFullScope];
+    const std::int64_t live = training.sharded.report().live[memory::Kind::kFullScope];
     {
       std::optional<FullParameters> full(training.sharded.full_parameters(/*writeback=*/true));
       torch::NoGradGuard no_grad;
@@ -229,11 +229,11 @@ TEST(EngineRecovery, AScopeWithFullParametersEndsWithItsGeneration) {
         parameter.fill_(7);
       }
       world.recover();
-      EXPECT_EQ(training.sharded.unsharded_numel(), 0);
-      EXPECT_EQ(training.sharded.ledger().live()[memory::Kind::kFullScope], live);
+      EXPECT_EQ(training.sharded.report().unsharded_numel, 0);
+      EXPECT_EQ(training.sharded.report().live[memory::Kind::kFullScope], live);
       const auto again = training.sharded.full_parameters();
       full.reset();  // of the earlier generation: writes nothing, ends nothing
-      EXPECT_GT(training.sharded.unsharded_numel(), 0);
+      EXPECT_GT(training.sharded.report().unsharded_numel, 0);
       for (const at::Tensor& parameter : training.model->parameters()) {
         EXPECT_FALSE(parameter.eq(7).any().item<bool>());
       }
@@ -250,13 +250,13 @@ TEST(EngineRecovery, ARankThatHadNotFailedDropsItsGradientsToo) {
     training.model->loss(input(world.rank(), 0)).backward();
     training.model->layers[0](input(world.rank(), 1));  // gathers ahead are under way
     world.recover();
-    EXPECT_EQ(training.sharded.unsharded_numel(), 0);
+    EXPECT_EQ(training.sharded.report().unsharded_numel, 0);
     for (const at::Tensor& shard : training.sharded.parameters()) {
       EXPECT_FALSE(shard.grad().defined());
     }
     training.sharded.reset_counters();
     training.step(0);
-    EXPECT_EQ(training.sharded.counters().prefetch_misses, 0);
+    EXPECT_EQ(training.sharded.report().counters.prefetch_misses, 0);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
 #include "support/error_of.hpp"
@@ -105,8 +106,8 @@ TEST(FaultModule, Fault012_ExecutionOrderMayChangeBetweenSteps) {
       at::Tensor mean = loss.detach().clone().view({1});
       world.communicator().all_reduce(mean, {.name = "loss"});
       EXPECT_NEAR(mean.item<double>() / 2, losses[step], 1e-12) << step;
-      EXPECT_EQ(sharded.counters().prefetch_misses, misses[step]) << step;
-      EXPECT_EQ(sharded.unsharded_numel(), 0) << step;
+      EXPECT_EQ(sharded.report().counters.prefetch_misses, misses[step]) << step;
+      EXPECT_EQ(sharded.report().unsharded_numel, 0) << step;
     }
   });
 }
@@ -295,7 +296,7 @@ TEST(FaultModule, Fault049_AnyMemberFunctionMayRun) {
       EXPECT_TRUE(torch::equal(model->generate(x), reference->generate(x)));
     }
     sharded.reshard();
-    EXPECT_EQ(sharded.unsharded_numel(), 0);
+    EXPECT_EQ(sharded.report().unsharded_numel, 0);
   });
 }
 
@@ -349,7 +350,7 @@ TEST(FaultModule, Fault050_EvaluationLeavesNoTrace) {
         // Nothing foretells the end of the very first evaluation: one call says it.
         sharded.reshard();
       }
-      EXPECT_EQ(sharded.unsharded_numel(), 0) << i;
+      EXPECT_EQ(sharded.report().unsharded_numel, 0) << i;
       at::Tensor sum = loss.detach().clone().view({1});
       world.communicator().all_reduce(sum, {.name = "loss"});
       EXPECT_NEAR(sum.item<double>() / 2, losses[i], 1e-15) << i;
@@ -362,15 +363,15 @@ TEST(FaultModule, Fault057_ARootWithoutParametersIsFine) {
     nn::Sequential model(nn::Linear(3, 3), nn::Linear(3, 3), nn::Linear(3, 3));
     int ends = 0;
     Options options = test_options(units_of<nn::Linear>());
-    options.observer = [&](const trace::Event& event) {
+    options.debug.observer = [&](const trace::Event& event) {
       ends += event.kind == trace::EventKind::kBackwardEnd ? 1 : 0;
     };
     Sharded sharded = fully_shard(model, world, options);
-    EXPECT_EQ(sharded.units().size(), 3u);
+    EXPECT_EQ(sharded.report().units.size(), 3u);
     for (int step = 1; step <= 3; ++step) {
       model->forward(torch::ones({2, 3})).sum().backward();
       EXPECT_EQ(ends, step);
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
     }
   });
 }
@@ -388,9 +389,9 @@ TEST(FaultModule, Fault082_AnOptimizerInAnyOrderTrainsOrIsRefused) {
       Chain model(1, 4);
       Sharded sharded = fully_shard(model, world, test_options(chain_units()));
       torch::optim::SGD optimizer(sharded.parameters(), torch::optim::SGDOptions(0.1));
-      const at::Tensor before = sharded.flat_shards()[0].clone();
+      const at::Tensor before = sharded.shard_access()->flats()[0].shard.clone();
       train(model, optimizer);
-      EXPECT_FALSE(torch::equal(before, sharded.flat_shards()[0]));
+      EXPECT_FALSE(torch::equal(before, sharded.shard_access()->flats()[0].shard));
     }
     {  // on the module before sharding
       Chain model(1, 4);

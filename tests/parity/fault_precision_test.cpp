@@ -58,7 +58,7 @@ TEST(FaultPrecision, Fault026_ReductionInFloat32KeepsSmallGradientsBesideALargeO
       model->forward(world.rank() == 0 ? 256.0 : 1.0).backward();
       const at::Tensor own = sharded.parameters()[0].grad().clone();
       EXPECT_TRUE(torch::equal(own, torch::full_like(own, 32.875))) << own;
-      EXPECT_EQ(sharded.counters().reduce_bytes, 16 * (reduce == at::kFloat ? 4 : 2));
+      EXPECT_EQ(sharded.report().counters.reduce_bytes, 16 * (reduce == at::kFloat ? 4 : 2));
     });
   }
 }
@@ -84,7 +84,7 @@ TEST(FaultPrecision, Fault027_GradientsHaveTheOptimizersTypeWhateverElse) {
         run_threads(2, [&](World world) {
           auto model = std::make_shared<Weight>(5);
           Options options = low_options(param, reduce);
-          options.store = store;
+          options.memory.store = store;
           Sharded sharded = fully_shard(model, world, options);
           torch::optim::AdamW stock(sharded.parameters(), torch::optim::AdamWOptions(0.1));
           optim::AdamW own(sharded, {.lr = 0.1});
@@ -110,8 +110,8 @@ TEST(FaultPrecision, Fault051_AnEditIsSeenByTheNextEvaluation) {
       run_threads(2, [&](World world) {
         auto model = std::make_shared<Weight>(6);
         Options options = low_options(at::kBFloat16);
-        options.keep_root = true;
-        options.store = store;
+        options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+        options.memory.store = store;
         Sharded sharded = fully_shard(model, world, options);
         torch::NoGradGuard no_grad;
         EXPECT_EQ(model->forward(1.0).item<float>(), 6.0F);
@@ -145,7 +145,7 @@ TEST(FaultPrecision, Fault064_IntegersAreMovedButNeitherCastNorReduced) {
     run_threads(4, [&](World world) {
       auto model = std::make_shared<WithBase>();
       Options options = low_options(at::kBFloat16);
-      options.store = store;
+      options.memory.store = store;
       Sharded sharded = fully_shard(model, world, options);
       optim::AdamW optimizer(sharded);
       for (int step = 0; step < 3; ++step) {
@@ -153,7 +153,7 @@ TEST(FaultPrecision, Fault064_IntegersAreMovedButNeitherCastNorReduced) {
         model->forward(torch::ones({4})).backward();
         optimizer.step();
         optimizer.zero_grad();
-        EXPECT_EQ(sharded.counters().reduce_bytes, 10 * 4);
+        EXPECT_EQ(sharded.report().counters.reduce_bytes, 10 * 4);
       }
       EXPECT_EQ(model->base.scalar_type(), at::kChar);
       EXPECT_TRUE(torch::equal(model->base, torch::arange(40, at::kChar).view({10, 4})));

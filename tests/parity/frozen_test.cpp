@@ -31,25 +31,25 @@ TEST(Frozen, Fault037_OnlyTrainableElementsAreCollectedReducedAndHeld) {
   run_threads(4, [](World world) {
     auto model = std::make_shared<Adapted>();
     Sharded sharded = fully_shard(model, world, test_options({}));
-    EXPECT_EQ(sharded.ledger().live()[Kind::kGradShards], 4 * 20 / 4);
-    EXPECT_EQ(sharded.ledger().live()[Kind::kReduceBuffers], 4 * 20);
-    EXPECT_EQ(sharded.promise()[Kind::kMoments], 2 * 4 * 20 / 4);
+    EXPECT_EQ(sharded.report().live[Kind::kGradShards], 4 * 20 / 4);
+    EXPECT_EQ(sharded.report().live[Kind::kReduceBuffers], 4 * 20);
+    EXPECT_EQ(sharded.report().promise[Kind::kMoments], 2 * 4 * 20 / 4);
     // One bundle: the slot holds the frozen weights, then at a multiple of 128 bytes the others.
-    EXPECT_EQ(sharded.ledger().live()[Kind::kGatherSlots], 2 * (4096 + 4 * 20));
+    EXPECT_EQ(sharded.report().live[Kind::kGatherSlots], 2 * (4096 + 4 * 20));
     optim::AdamW optimizer(sharded);
     for (int step = 0; step < 3; ++step) {
       sharded.reset_counters();
       optimizer.zero_grad();
       model->forward(torch::ones({2, 100})).sum().backward();
       optimizer.step();
-      EXPECT_EQ(sharded.counters().reduce_scatters, 1);
-      EXPECT_EQ(sharded.counters().reduce_bytes, 4 * 20);
-      EXPECT_EQ(sharded.counters().padding_bytes, 0);
+      EXPECT_EQ(sharded.report().counters.reduce_scatters, 1);
+      EXPECT_EQ(sharded.report().counters.reduce_bytes, 4 * 20);
+      EXPECT_EQ(sharded.report().counters.padding_bytes, 0);
       // Both parts are gathered for forward; backward takes the adapter alone, which is still
       // there.
-      EXPECT_EQ(sharded.counters().gather_bytes, 4 * 1020);
+      EXPECT_EQ(sharded.report().counters.gather_bytes, 4 * 1020);
     }
-    EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
+    EXPECT_EQ(sharded.report().peak, sharded.report().promise);
     EXPECT_FALSE(sharded.parameters()[0].grad().defined());
   });
 }
@@ -71,8 +71,8 @@ TEST(Frozen, Fault038_FrozenUnitsAreFreedWhenTheirInputGradientsAreDone) {
     std::set<int> live;
     std::size_t most = 0;
     Options options = test_options(chain_units());
-    options.extra_slots = 8;  // slots do not bound it
-    options.observer = [&](const trace::Event& event) {
+    options.memory.extra_slots = 8;  // slots do not bound it
+    options.debug.observer = [&](const trace::Event& event) {
       if (event.kind == trace::EventKind::kGatherStart) {
         live.insert(event.unit);
         most = std::max(most, live.size());
@@ -144,7 +144,7 @@ TEST_P(FreezeLater, Fault040_FreezingAndUnfreezingTakesEffectAtTheNextStep) {
   const std::vector<bool> is_frozen = {true, true, false, false, true};
   for (const Store store : {Store::kSlots, Store::kAliased}) {
     Options options = test_options(units());
-    options.store = store;
+    options.memory.store = store;
     std::vector<std::vector<at::Tensor>> before(2);
     expect_twins<Layers>(
         {.steps = 5,
@@ -188,19 +188,20 @@ TEST_P(FreezeLater, Fault040_BuffersOfWhatTrainsLaterAreMadeThenAndPromised) {
       optimizer.step();
     };
     step();
-    const memory::Bytes first = sharded.promise();
-    EXPECT_EQ(sharded.ledger().live(), first);
+    const memory::Bytes first = sharded.report().promise;
+    EXPECT_EQ(sharded.report().live, first);
     freeze(model->b, false);
     step();
-    EXPECT_EQ(sharded.promise()[Kind::kGradShards] - first[Kind::kGradShards], 4 * 20 / 2);
-    EXPECT_EQ(sharded.promise()[Kind::kMoments] - first[Kind::kMoments], 2 * 4 * 20 / 2);
-    EXPECT_EQ(sharded.ledger().live(), sharded.promise());
-    const memory::Bytes second = sharded.promise();
+    EXPECT_EQ(sharded.report().promise[Kind::kGradShards] - first[Kind::kGradShards], 4 * 20 / 2);
+    EXPECT_EQ(sharded.report().promise[Kind::kMoments] - first[Kind::kMoments], 2 * 4 * 20 / 2);
+    EXPECT_EQ(sharded.report().live, sharded.report().promise);
+    const memory::Bytes second = sharded.report().promise;
     freeze(model->b, true);
     sharded.reset_counters();
     step();
-    EXPECT_EQ(sharded.counters().reduce_bytes, 4 * 40) << "frozen again: nothing of it is reduced";
-    EXPECT_EQ(sharded.promise(), second) << "what is there stays";
+    EXPECT_EQ(sharded.report().counters.reduce_bytes, 4 * 40)
+        << "frozen again: nothing of it is reduced";
+    EXPECT_EQ(sharded.report().promise, second) << "what is there stays";
   });
 }
 
@@ -234,8 +235,9 @@ TEST(Unused, Fault011_AParameterThatOneRankUsesHasAGradientOnAll) {
   };
   for (const Store store : {Store::kSlots, Store::kAliased}) {
     Options options = test_options({});
-    options.store = store;
-    options.optional = units_listed({""});  // ranks touch it unequally often
+    options.memory.store = store;
+    // Ranks touch it unequally often.
+    options.rules.push_back({.units = root_unit(), .optional = true});
     expect_twins<Layers>({.options = options, .loss = loss});
   }
 }

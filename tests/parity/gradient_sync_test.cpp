@@ -26,12 +26,12 @@ void expect_gradient(const Sharded& sharded, double expected) {
 
 TEST(Divisor, Fault013_SumMeanAndWeightedByCount) {
   const std::vector<std::vector<double>> data = {{1}, {5, 5, 5}};
-  const auto gradient = [&](Reduction reduction, double divisor, bool is_sum) {
+  const auto gradient = [&](GradientDivisor initial, double divisor, bool is_sum) {
     double result = 0;
     run_threads(2, [&](World world) {
       auto model = std::make_shared<Weights>(std::vector<std::int64_t>{1});
       Options options = test_options({});
-      options.reduction = reduction;
+      options.gradient_divisor = initial;
       Sharded sharded = fully_shard(model, world, options);
       if (divisor > 0) {
         sharded.set_gradient_divisor(divisor);
@@ -46,9 +46,9 @@ TEST(Divisor, Fault013_SumMeanAndWeightedByCount) {
     });
     return result;
   };
-  EXPECT_DOUBLE_EQ(gradient(Reduction::kMean, 0, false), 3.0);
-  EXPECT_DOUBLE_EQ(gradient(Reduction::kSum, 4, true), 4.0) << "weighted by count";
-  EXPECT_DOUBLE_EQ(gradient(Reduction::kSum, 0, true), 16.0);
+  EXPECT_DOUBLE_EQ(gradient(GradientDivisor::kMean, 0, false), 3.0);
+  EXPECT_DOUBLE_EQ(gradient(GradientDivisor::kSum, 4, true), 4.0) << "weighted by count";
+  EXPECT_DOUBLE_EQ(gradient(GradientDivisor::kSum, 0, true), 16.0);
 }
 
 TEST(Divisor, Fault013_IsPrintedWithThePromise) {
@@ -56,7 +56,7 @@ TEST(Divisor, Fault013_IsPrintedWithThePromise) {
   run_threads(2, [](World world) {
     auto model = std::make_shared<Weights>(std::vector<std::int64_t>{3});
     Options options = test_options({});
-    options.print_promise = true;
+    options.debug.print_promise = true;
     options.strategy = Strategy::kShardGrad;
     Sharded sharded = fully_shard(model, world, options);
     sharded.set_gradient_divisor(12.5);
@@ -189,21 +189,21 @@ TEST(Deferred, Fault018_WholeGradientsAreHeldOnlyWhileTheyAreDeferred) {
     Sharded sharded = fully_shard(model, world, test_options(units_of<nn::Linear>()));
     const at::Tensor x = torch::ones({2, 5});
     const auto gradient_bytes = [&] {
-      const memory::Bytes live = sharded.ledger().live();
+      const memory::Bytes live = sharded.report().live;
       return live[Kind::kDeferred] + live[Kind::kGradShards];
     };
     model->forward(x).sum().backward();
     const std::int64_t shards = 4 * (11 + 6);  // slices of 42 and 24 over 4 ranks
     EXPECT_EQ(gradient_bytes(), shards);
-    EXPECT_EQ(sharded.ledger().live()[Kind::kReduceBuffers], 2 * 4 * 4 * 11)
+    EXPECT_EQ(sharded.report().live[Kind::kReduceBuffers], 2 * 4 * 4 * 11)
         << "two buffers of the largest unit, padded";
-    const memory::Bytes before = sharded.promise();
+    const memory::Bytes before = sharded.report().promise;
     sharded.set_gradient_sync(GradientSync::kDeferAll);
     model->forward(x).sum().backward();
     EXPECT_EQ(gradient_bytes(), shards + 4 * 4 * (11 + 6)) << "all 66 elements, padded to 68";
-    EXPECT_EQ(sharded.promise().total() - before.total(), 4 * 4 * (11 + 6));
-    EXPECT_EQ(sharded.promise()[Kind::kDeferred], sharded.ledger().live()[Kind::kDeferred]);
-    EXPECT_EQ(sharded.counters().reduce_scatters, 2) << "of the first backward";
+    EXPECT_EQ(sharded.report().promise.total() - before.total(), 4 * 4 * (11 + 6));
+    EXPECT_EQ(sharded.report().promise[Kind::kDeferred], sharded.report().live[Kind::kDeferred]);
+    EXPECT_EQ(sharded.report().counters.reduce_scatters, 2) << "of the first backward";
   });
 }
 
@@ -218,10 +218,10 @@ TEST(Deferred, ABackwardThatDefersSendsNothing) {
     if (world.rank() == 0) {
       model->forward(x).sum().backward();  // the other rank does not even take part
     }
-    EXPECT_EQ(sharded.counters().replica_reductions, 0);
+    EXPECT_EQ(sharded.report().counters.replica_reductions, 0);
     sharded.set_gradient_sync(GradientSync::kEveryBackward);
     model->forward(x).sum().backward();
-    EXPECT_EQ(sharded.counters().replica_reductions, 2);
+    EXPECT_EQ(sharded.report().counters.replica_reductions, 2);
   });
 }
 

@@ -110,8 +110,8 @@ std::vector<at::Tensor> sharded_gradients(const Two& like, const World& world, R
   }
   Sharded sharded = fully_shard(model, world, two_units());
   run(*model, &sharded, world.rank());
-  reductions = sharded.counters().reduce_scatters;
-  EXPECT_EQ(sharded.unsharded_numel(), 0);
+  reductions = sharded.report().counters.reduce_scatters;
+  EXPECT_EQ(sharded.report().unsharded_numel, 0);
   return whole_gradients(sharded);
 }
 

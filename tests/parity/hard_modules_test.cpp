@@ -26,8 +26,10 @@ std::vector<Options> all_options(const Units& units) {
     for (const int prefetch : {0, 1, 9}) {
       for (const bool keep_root : {false, true}) {
         Options options = test_options(units, keep_root ? 128 : 0, prefetch);
-        options.keep_root = keep_root;
-        options.store = store;
+        if (keep_root) {
+          options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+        }
+        options.memory.store = store;
         all.push_back(options);
       }
     }
@@ -84,7 +86,7 @@ void expect_parity(const std::vector<int>& sizes, const std::vector<Options>& al
         for (int number = 0; number < kSteps; ++number) {
           own.zero_grad();
           step(*model, {.rank = world.rank(), .step = number, .sharded = &sharded});
-          EXPECT_EQ(sharded.unsharded_numel(), 0) << "step " << number;
+          EXPECT_EQ(sharded.report().unsharded_numel, 0) << "step " << number;
           own.step();
         }
         const auto full = sharded.full_parameters();
@@ -95,8 +97,8 @@ void expect_parity(const std::vector<int>& sizes, const std::vector<Options>& al
           const double tolerance = c10::elementSize(actual[i].scalar_type()) > 4 ? 1e-12 : 2e-3;
           EXPECT_TRUE(torch::allclose(actual[i].to(torch::kComplexDouble),
                                       expected[i].to(torch::kComplexDouble), tolerance, tolerance))
-              << "parameter " << i << " at " << size << " ranks, prefetch " << options.prefetch
-              << ", root kept " << options.keep_root;
+              << "parameter " << i << " at " << size << " ranks, prefetch "
+              << options.memory.prefetch << ", rules " << options.rules.size();
         }
       });
     }
@@ -162,7 +164,7 @@ struct Lists : nn::Module {
 TEST(HardModules, WeightsInListsAndTypesThatDoNotTrain) {
   std::vector<Options> all = all_options({});
   for (Options& options : all) {
-    options.extra_slots = 3;
+    options.memory.extra_slots = 3;
   }
   expect_parity<Lists>(
       {1, 2, 3}, all, [] { return std::make_shared<Lists>(); },
@@ -186,7 +188,7 @@ struct Mixed : nn::Module {
 TEST(HardModules, FourTypesInOneModule) {
   std::vector<Options> all = all_options({});
   for (Options& options : all) {
-    options.extra_slots = 1;
+    options.memory.extra_slots = 1;
     options.precision.low_precision_shards = true;  // as the module trains by itself
   }
   expect_parity<Mixed>(
@@ -386,9 +388,9 @@ TEST(HardSteps, AllFrozenReducesNothing) {
         const at::Tensor x = input(world.rank(), step).requires_grad_();
         model->loss(x).backward();
         EXPECT_TRUE(x.grad().defined());
-        EXPECT_EQ(sharded.unsharded_numel(), 0);
+        EXPECT_EQ(sharded.report().unsharded_numel, 0);
       }
-      EXPECT_EQ(sharded.counters().reduce_scatters, 0);
+      EXPECT_EQ(sharded.report().counters.reduce_scatters, 0);
       EXPECT_EQ(grad_norm(sharded), 0);
     });
   }

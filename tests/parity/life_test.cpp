@@ -25,7 +25,7 @@ namespace nn = torch::nn;
 TEST(Life, EndsInAnyOrderWithGathersInFlight) {
   for (const Store store : {Store::kSlots, Store::kAliased}) {
     Options options = test_options(units_of<nn::Linear>(), 0, /*prefetch=*/2);
-    options.store = store;
+    options.memory.store = store;
     for (const bool sharded_first : {false, true}) {
       run_threads(2, [&](World world) {
         auto model = std::make_shared<FourLayers>();
@@ -43,7 +43,7 @@ TEST(Life, EndsInAnyOrderWithGathersInFlight) {
         model = std::make_shared<FourLayers>();
         const Sharded again = fully_shard(model, world, options);
         model->loss(input(world.rank(), 0)).backward();
-        EXPECT_EQ(again.unsharded_numel(), 0);
+        EXPECT_EQ(again.report().unsharded_numel, 0);
       });
     }
   }
@@ -99,7 +99,7 @@ TEST(Life, AnErrorWhileUnpinningIsThrownByTheNextTouch) {
     const auto model = std::make_shared<FourLayers>();
     Options options = test_options(units_of<nn::Linear>());
     bool fails = false;
-    options.observer = [&](const trace::Event& event) {
+    options.debug.observer = [&](const trace::Event& event) {
       if (fails && event.kind == trace::EventKind::kFree) {
         throw std::runtime_error("the observer failed");
       }

@@ -126,9 +126,9 @@ TEST(MeshFault, Fault023_ReplicasReduceTheAccumulatedValueOnce) {
           (model->sum() * ((world.rank() + 1) * k)).backward();
         }
         expect_gradient(sharded, 15);
-        EXPECT_EQ(sharded.counters().replica_reductions, 1);
-        EXPECT_EQ(sharded.counters().reduce_scatters, 3);
-        EXPECT_EQ(sharded.ledger().live()[memory::Kind::kDeferred], 8 * 2 * 2)
+        EXPECT_EQ(sharded.report().counters.replica_reductions, 1);
+        EXPECT_EQ(sharded.report().counters.reduce_scatters, 3);
+        EXPECT_EQ(sharded.report().live[memory::Kind::kDeferred], 8 * 2 * 2)
             << "half of seven elements, padded to four slices";
         sharded.zero_grad();
       }
@@ -175,8 +175,8 @@ TEST(MeshFault, Fault030_AReplicatedParameterCountsOnceInANorm) {
     Options options = test_options({});
     options.replicate_below = 2;
     Sharded sharded = fully_shard(model, world, options);
-    EXPECT_EQ(sharded.units().back().name, "(replicated)");
-    EXPECT_EQ(sharded.units().back().strategy, Strategy::kReplicate);
+    EXPECT_EQ(sharded.report().units.back().name, "(replicated)");
+    EXPECT_EQ(sharded.report().units.back().strategy, Strategy::kReplicate);
     (model->weights[0].sum() + 2 * model->weights[1].sum()).backward();
     EXPECT_NEAR(grad_norm(sharded), 2.828427, 1e-6);
   });
@@ -197,9 +197,9 @@ TEST(MeshFault, Fault093_MemoryIsSteadyFromTheSecondStepOn) {
         optimizer.step();
         optimizer.zero_grad();
         if (step == 1) {
-          second = sharded.ledger().live();
+          second = sharded.report().live;
         }
-        EXPECT_TRUE(step < 2 || sharded.ledger().live() == second) << step;
+        EXPECT_TRUE(step < 2 || sharded.report().live == second) << step;
       }
     }
   });
@@ -338,7 +338,7 @@ TEST(Mesh, AUnitThatIsReducedInTwoRoundsOfABackwardGetsTheSum) {
         sharded.reset_counters();
         (model->sum() * (world.rank() + 1)).backward();
         expect_gradient(sharded, 2.5 * micro);
-        const Counters counters = sharded.counters();
+        const Counters counters = sharded.report().counters;
         EXPECT_GT(std::max(counters.reduce_scatters, counters.replica_reductions), 3)
             << "second rounds";
       }
@@ -350,7 +350,7 @@ TEST(Mesh, AUnitThatIsReducedInTwoRoundsOfABackwardGetsTheSum) {
 at::Tensor trained(const World& world, Strategy strategy, Store store, bool is_interrupted) {
   auto model = std::make_shared<Weights>(std::vector<std::int64_t>{9, 4});
   Options options = on_mesh(world, {2, 2}, strategy);
-  options.store = store;
+  options.memory.store = store;
   Sharded sharded = fully_shard(model, world, options);
   optim::AdamW optimizer(sharded, {.lr = 0.1});
   const auto backward = [&] { (model->sum().sin() * (world.rank() + 1)).backward(); };

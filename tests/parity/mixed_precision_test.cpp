@@ -23,7 +23,7 @@ constexpr int kSteps = 3;
 
 Options bf16_options(const Units& units, Store store = Store::kSlots) {
   Options options = test_options(units);
-  options.store = store;
+  options.memory.store = store;
   options.precision.param = at::kBFloat16;
   return options;
 }
@@ -145,13 +145,13 @@ TEST(MixedPrecision, HalfTheBytesAreGatheredAndEachChangeIsCastOnce) {
           optimizer.step();
           optimizer.zero_grad();
         }
-        const auto units = static_cast<std::int64_t>(sharded.units().size());
-        EXPECT_EQ(sharded.counters().casts, low ? units : 0);
-        EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
-        const memory::Bytes promise = sharded.promise();
+        const auto units = static_cast<std::int64_t>(sharded.report().units.size());
+        EXPECT_EQ(sharded.report().counters.casts, low ? units : 0);
+        EXPECT_EQ(sharded.report().peak, sharded.report().promise);
+        const memory::Bytes promise = sharded.report().promise;
         EXPECT_EQ(promise[memory::Kind::kLowPrecision],
                   low ? promise[memory::Kind::kShards] / 2 : 0);
-        return std::pair(sharded.counters(), promise[memory::Kind::kGatherSlots]);
+        return std::pair(sharded.report().counters, promise[memory::Kind::kGatherSlots]);
       };
       const auto [whole, whole_slots] = bytes_of_a_step(false);
       const auto [half, half_slots] = bytes_of_a_step(true);

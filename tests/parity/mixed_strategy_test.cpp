@@ -67,14 +67,14 @@ TEST(Mixed, SmallParametersAreReplicatedAndCostNoGather) {
     Options options = test_options(units_of<Block>());
     options.replicate_below = 10;
     Sharded sharded = fully_shard(model, world, options);
-    EXPECT_EQ(sharded.units().size(), 4u);
+    EXPECT_EQ(sharded.report().units.size(), 4u);
     // One slice of 36/3 elements a block, and all of 9 vectors of 6.
-    EXPECT_EQ(sharded.ledger().live()[Kind::kShards], 4 * (3 * 12 + 9 * 6));
+    EXPECT_EQ(sharded.report().live[Kind::kShards], 4 * (3 * 12 + 9 * 6));
     for (int step = 0; step < 3; ++step) {
       sharded.zero_grad();
       sharded.reset_counters();
       model->forward(torch::ones({2, 6})).sum().backward();
-      const Counters counters = sharded.counters();
+      const Counters counters = sharded.report().counters;
       // Forward, and backward but for the block that is there at the turn, and the one before it
       // once it is known to come next.
       const std::int64_t gathers = step == 0 ? 3 + 2 : 3 + 1;
@@ -89,27 +89,27 @@ TEST(Mixed, SmallParametersAreReplicatedAndCostNoGather) {
 
 TEST(Mixed, ChosenUnitsStayGatheredFromForwardToTheEndOfBackward) {
   Options options = test_options(units_of<Block>());
-  options.keep_gathered = units_listed({"block1", "block2"});
+  options.rules.push_back({.units = units_listed({"block1", "block2"}), .keep_gathered = true});
   expect_twins(tower(options, 2));
   run_threads(2, [&](World world) {
     auto model = std::make_shared<Tower>();
     Sharded sharded = fully_shard(model, world, options);
     const std::int64_t block = 4 * 2 * (36 + 3 * 6) / 2;
-    EXPECT_EQ(sharded.ledger().live()[Kind::kGatherSlots], (2 + 2) * block);
+    EXPECT_EQ(sharded.report().live[Kind::kGatherSlots], (2 + 2) * block);
     for (int step = 0; step < 3; ++step) {
       sharded.zero_grad();
       sharded.reset_counters();
       model->forward(torch::ones({2, 6})).sum().backward();
-      EXPECT_EQ(sharded.counters().gathers, 3 + 1);
+      EXPECT_EQ(sharded.report().counters.gathers, 3 + 1);
     }
     const torch::NoGradGuard no_grad;
     model->forward(torch::ones({2, 6}));
     model->forward(torch::ones({2, 6}));
-    EXPECT_EQ(sharded.unsharded_numel(), 0) << "an evaluation keeps nothing";
+    EXPECT_EQ(sharded.report().unsharded_numel, 0) << "an evaluation keeps nothing";
   });
   run_threads(1, [&](World world) {
     Options wrong = test_options(units_of<Block>());
-    wrong.keep_gathered = units_listed({"block7"});
+    wrong.rules.push_back({.units = units_listed({"block7"}), .keep_gathered = true});
     EXPECT_THAT(error_of([&] { fully_shard(std::make_shared<Tower>(), world, wrong); }),
                 HasSubstr("Options::keep_gathered lists \"block7\""));
   });
@@ -168,9 +168,9 @@ at::Tensor trained_in_bfloat16(const World& world, Options options) {
     sharded.reset_counters();
     const at::Tensor x = batch(6, step, world.rank()).to(torch::kFloat);
     model->forward(x).to(torch::kFloat).square().mean().backward();
-    EXPECT_EQ(sharded.counters().casts, 3) << "each unit once a step";
+    EXPECT_EQ(sharded.report().counters.casts, 3) << "each unit once a step";
     optimizer.step();
-    EXPECT_EQ(sharded.ledger().live(), sharded.promise());
+    EXPECT_EQ(sharded.report().live, sharded.report().promise);
   }
   const auto full = sharded.full_parameters();
   std::vector<at::Tensor> flat;
@@ -190,7 +190,7 @@ TEST(Mixed, EveryStrategyTrainsInLowPrecisionAsFullSharding) {
                                       Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
         SCOPED_TRACE(to_string(strategy));
         Options options = test_options(units_of<Block>());
-        options.store = store;
+        options.memory.store = store;
         options.strategy = strategy;
         if (strategy != Strategy::kShardGrad && strategy != Strategy::kReplicate) {
           options.mesh = mesh;
@@ -221,14 +221,15 @@ TEST(Mixed, Fault066_TypesOfOneUnitAreGatheredTogether) {
   run_threads(3, [](World world) {
     auto model = std::make_shared<ThreeTypes>();
     Sharded sharded = fully_shard(model, world, test_options({}, 0, /*prefetch=*/0));
-    EXPECT_EQ(sharded.units().size(), 3u);
+    EXPECT_EQ(sharded.report().units.size(), 3u);
     for (int step = 0; step < 3; ++step) {
       sharded.zero_grad();
       sharded.reset_counters();
       model->forward(torch::ones({5})).sum().backward();
-      EXPECT_EQ(sharded.counters().gathers, 3) << "each once, whatever the order of the operators";
-      EXPECT_EQ(sharded.counters().reduce_scatters, 2);
-      EXPECT_EQ(sharded.counters().prefetch_misses, 0);
+      EXPECT_EQ(sharded.report().counters.gathers, 3)
+          << "each once, whatever the order of the operators";
+      EXPECT_EQ(sharded.report().counters.reduce_scatters, 2);
+      EXPECT_EQ(sharded.report().counters.prefetch_misses, 0);
     }
   });
 }

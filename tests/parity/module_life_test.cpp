@@ -140,8 +140,8 @@ TEST(ModuleLife, Fault058_ABufferIsLentAgainOnlyWhenNothingNeedsIt) {
   run_threads(2, [&](World world) {
     const auto model = seeded<Stack>(3, 3);
     Options options = test_options(units_of<nn::Linear>());  // freed memory is filled with NaN
-    options.store = Store::kSlots;
-    options.keep_gathered = units_listed({"l0", "l2"});
+    options.memory.store = Store::kSlots;
+    options.rules.push_back({.units = units_listed({"l0", "l2"}), .keep_gathered = true});
     Sharded sharded = fully_shard(model, world, options);
     for (int step = 0; step < 3; ++step) {
       sharded.zero_grad();
@@ -218,7 +218,7 @@ TEST(ModuleLife, Fault066_EachTypeHasABufferOfItsOwn) {
   run_threads(3, [&](World world) {
     const auto model = seeded<Three>(6);
     Options options = test_options({});
-    options.extra_slots = 2;
+    options.memory.extra_slots = 2;
     Sharded sharded = fully_shard(model, world, options);
     model->loss().backward();
     EXPECT_EQ(model->f.scalar_type(), torch::kFloat);
@@ -245,7 +245,7 @@ TEST(ModuleLife, Fault067_ATensorHeldBeforeIsTheSameAfterwards) {
       EXPECT_TRUE(held.is_same(model->layers[0]->weight));
       EXPECT_FALSE(sharded.is_sharded(y));
       y.sum().backward();
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
     }
     EXPECT_FALSE(sharded.is_sharded(held.clone()));
   });
@@ -297,7 +297,7 @@ TEST(ModuleLife, Fault088_AStepNeedsNoTemporariesOfSize) {
       model->push_back(nn::Linear(nn::LinearOptions(512, 512).bias(false)));  // 1 MB
     }
     Sharded sharded = fully_shard(model, world, test_options(units_of<nn::Linear>()));
-    EXPECT_EQ(sharded.promise()[memory::Kind::kMoments], 2 * 20 << 20);
+    EXPECT_EQ(sharded.report().promise[memory::Kind::kMoments], 2 * 20 << 20);
     optim::AdamW optimizer(sharded);
     model->forward(torch::ones({1, 512})).sum().backward();
     reset_allocator_counts();
@@ -392,8 +392,8 @@ TEST(SeveralModels, AFrozenTeacherIsDistilledIntoAStudent) {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       EXPECT_LE(difference(gradients[i], student_alone->parameters()[i].grad()), 1e-12);
     }
-    EXPECT_EQ(sharded_t.counters().reduce_scatters, 0);
-    EXPECT_EQ(sharded_t.unsharded_numel(), 0);
+    EXPECT_EQ(sharded_t.report().counters.reduce_scatters, 0);
+    EXPECT_EQ(sharded_t.report().unsharded_numel, 0);
   });
 }
 

@@ -27,8 +27,8 @@ using memory::Kind;
 namespace nn = torch::nn;
 
 Options with_offload(Options options) {
-  options.offload.emplace();
-  options.offload->copier = std::make_shared<SlowCopier>(std::chrono::milliseconds(1));
+  options.memory.offload.emplace();
+  options.memory.offload->copier = std::make_shared<SlowCopier>(std::chrono::milliseconds(1));
   return options;
 }
 
@@ -45,7 +45,7 @@ Snapshot train(const World& world, const Options& options, const OwnFactory& mak
     optimizer->step();
     scaler.update();
     averages.update();
-    EXPECT_EQ(sharded.ledger().live(), sharded.promise());
+    EXPECT_EQ(sharded.report().live, sharded.report().promise);
   }
   const auto averaged = averages.swap_in();
   Snapshot snapshot;
@@ -75,10 +75,10 @@ TEST(OffloadLife, MuonsMatricesAreTheHosts) {
   run_threads(2, [](World world) {
     const Subject subject = make_subject(odd_mlp());
     Sharded sharded = subject.shard(world, with_offload(test_options({})));
-    const memory::Bytes before = sharded.promise();
+    const memory::Bytes before = sharded.report().promise;
     const optim::Muon optimizer(sharded, {.lr = 0.01});
-    EXPECT_EQ(sharded.promise()[Kind::kStaging], before[Kind::kStaging]);
-    EXPECT_GT(sharded.promise()[Kind::kOffloadHost], before[Kind::kOffloadHost]);
+    EXPECT_EQ(sharded.report().promise[Kind::kStaging], before[Kind::kStaging]);
+    EXPECT_GT(sharded.report().promise[Kind::kOffloadHost], before[Kind::kOffloadHost]);
   });
 }
 
@@ -101,7 +101,7 @@ TEST(OffloadLife, CheckpointsGoFromHostToHostAtAnyWorldSize) {
       run.load(directory.path());
       expect_same_bits(run.snapshot(), expected);
       run.train(1);
-      EXPECT_EQ(run.sharded.unsharded_numel(), 0);
+      EXPECT_EQ(run.sharded.report().unsharded_numel, 0);
     });
   }
 }
@@ -122,7 +122,7 @@ TEST(OffloadLife, SmallParametersBesideReplicasAddUp) {
           model->forward(rows_of(world.rank(), 4) + micro_step).square().mean().backward();
         }
         optimizer.step();
-        EXPECT_EQ(sharded.ledger().live(), sharded.promise());
+        EXPECT_EQ(sharded.report().live, sharded.report().promise);
       }
       const FullParameters full = sharded.full_parameters();
       Snapshot& snapshot = snapshots.emplace_back();
@@ -152,7 +152,7 @@ TEST(OffloadLife, FrozenUnfrozenUnusedAndRecomputedLayersTrain) {
   };
   training.loss = [](Branches& model, int step, int rank) {
     at::Tensor x = batch(4, step, rank);
-    x = checkpoint_activations([&model](at::Tensor h) { return torch::tanh(model.a(h)); }, x);
+    x = recompute([&model](at::Tensor h) { return torch::tanh(model.a(h)); }, x);
     x = model.b(x);
     return (step == 1 ? x : model.c(x)).square().mean();
   };
@@ -177,7 +177,7 @@ TEST(OffloadLife, ABackwardThatDiesLeavesNothingUnderWay) {
   run_threads(2, [](World world) {
     Chain model = make_model();
     const Options options = with_offload(test_options(chain_units()));
-    auto* copier = static_cast<SlowCopier*>(options.offload->copier.get());
+    auto* copier = static_cast<SlowCopier*>(options.memory.offload->copier.get());
     Sharded sharded = fully_shard(model, world, options);
     const auto run = [&](bool dies) {
       at::Tensor x = model->links[0](model->first(rows_of(world.rank(), 2)));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/error_of.hpp"
 #include "support/processes.hpp"
@@ -44,7 +45,7 @@ Seen train(const Case& of, const World& world, bool offloads) {
   Chain model = make_model();
   Options options = options_of(of, world, 128);
   if (offloads) {
-    options.offload.emplace();
+    options.memory.offload.emplace();
   }
   Sharded sharded = fully_shard(model, world, options);
   optim::AdamW optimizer(sharded, {.lr = 1e-2, .eps = 1e-4, .weight_decay = 0.1});
@@ -53,8 +54,11 @@ Seen train(const Case& of, const World& world, bool offloads) {
     model->forward(rows_of(world.rank(), world.size())).square().mean().backward();
     optimizer.step();
   }
-  Seen seen{
-      {}, sharded.counters(), sharded.promise(), sharded.ledger().live(), sharded.ledger().peak()};
+  Seen seen{{},
+            sharded.report().counters,
+            sharded.report().promise,
+            sharded.report().live,
+            sharded.report().peak};
   const auto full = sharded.full_parameters();
   for (const at::Tensor& parameter : model->parameters()) {
     seen.weights.push_back(parameter.detach().clone());
@@ -147,13 +151,13 @@ TEST_P(Offloaded, EqualsOneProcessInNumbersAndItsFormulasInTransfersAndMemory) {
     run_threads(of.size(), [&](World world) {
       SCOPED_TRACE("rank " + std::to_string(world.rank()));
       Options options = options_of(of, world, align_bytes);
-      options.offload = slow();
-      auto* copier = static_cast<SlowCopier*>(options.offload->copier.get());
+      options.memory.offload = slow();
+      auto* copier = static_cast<SlowCopier*>(options.memory.offload->copier.get());
       const memory::Bytes memory = expected_offloaded(of, align_bytes);
       train_like_one_process(
           kSteps, world, options, &memory, expected, [&](Sharded& sharded, int step) {
             EXPECT_EQ(copier->left(), 0) << "when backward returns all has arrived";
-            expect_transfers(of, sharded.counters(), align_bytes, step);
+            expect_transfers(of, sharded.report().counters, align_bytes, step);
           });
     });
   }
@@ -192,7 +196,7 @@ TEST(Offload, Fault016_SyncedMicroBatchesAddUp) {
       auto model = std::make_shared<Weights>(std::vector<std::int64_t>{5, 7});
       Options options = options_of(of, world, 0);
       options.units = {};
-      options.offload = slow(5ms);
+      options.memory.offload = slow(5ms);
       Sharded sharded = fully_shard(model, world, options);
       const auto expect_gradients = [&](double value) {
         for (const at::Tensor& gradient : whole_gradients(sharded)) {
@@ -228,7 +232,7 @@ TEST(Offload, Fault095_TheStepWaitsForTransfers) {
   const Snapshot expected = train_reference(odd_mlp(), 2, adam(), 5);
   run_threads(2, [&](World world) {
     Options options = test_options(units_listed({"a", "b"}));
-    options.offload = slow(50ms);
+    options.memory.offload = slow(50ms);
     expect_parity(train_sharded(odd_mlp(), world, options, adam(), 5), expected);
   });
 }
@@ -237,7 +241,7 @@ TEST(Offload, Fault089_RanksWithEmptyShardsStepToo) {
   const Snapshot expected = train_reference(rows({1, 9}), 4, adam(), 3);
   run_threads(4, [&](World world) {
     Options options = test_options({});
-    options.offload = slow();
+    options.memory.offload = slow();
     expect_parity(train_sharded(rows({1, 9}), world, options, adam(), 3), expected);
   });
 }
@@ -249,7 +253,7 @@ TEST(Offload, RealModelsTrain) {
     for (const int prefetch : {0, 1, 2}) {
       run_threads(3, [&](World world) {
         Options options = test_options(make_subject(kind).units, 0, prefetch);
-        options.offload = slow();
+        options.memory.offload = slow();
         expect_parity(train_sharded(kind, world, options, adam(), 3), expected);
       });
     }
@@ -268,7 +272,7 @@ TEST_P(OffloadedProcesses, EqualOneProcess) {
            SCOPED_TRACE(kind.name);
            const Snapshot expected = train_reference(kind, 3, adam(), 3);
            Options options = test_options(make_subject(kind).units, 0, 2);
-           options.offload = slow();
+           options.memory.offload = slow();
            expect_parity(train_sharded(kind, world, options, adam(), 3), expected);
          }
        })) {
@@ -292,9 +296,9 @@ TEST(Offload, APrefetchedTransferIsNotWaitedForBeforeItsUnitIsTouched) {
     };
     Chain model = make_model();
     Options options = test_options(chain_units());
-    options.offload.emplace();
-    options.offload->copier = std::make_shared<SlowCopier>(0ms, note);
-    options.observer = [&](const trace::Event& event) {
+    options.memory.offload.emplace();
+    options.memory.offload->copier = std::make_shared<SlowCopier>(0ms, note);
+    options.debug.observer = [&](const trace::Event& event) {
       touches += event.kind == trace::EventKind::kTouch ? 1 : 0;
     };
     Sharded sharded = fully_shard(model, world, options);
@@ -316,23 +320,23 @@ TEST(Offload, LowPrecisionWeightsAreCastBeforeTheyMove) {
       Chain model = make_model();
       model->to(torch::kFloat);
       Options options = test_options(chain_units());
-      options.offload = slow();
+      options.memory.offload = slow();
       if (is_low) {
         options.precision.param = at::kBFloat16;
       }
       Sharded sharded = fully_shard(model, world, options);
       optim::SGD optimizer(sharded, {.lr = 0.1});
       for (int step = 0; step < 2; ++step) {
-        const at::Tensor before = sharded.flat_shards()[0].clone();
+        const at::Tensor before = sharded.shard_access()->flats()[0].shard.clone();
         sharded.reset_counters();
         const torch::NoGradGuard no_grad;
         model->forward(rows_of(world.rank(), 2).to(torch::kFloat));
         sharded.reshard();
-        bytes[is_low ? 1 : 0] = sharded.counters().transfer_bytes;
-        sharded.flat_shards()[0].add_(1.0);
+        bytes[is_low ? 1 : 0] = sharded.report().counters.transfer_bytes;
+        sharded.shard_access()->flats()[0].shard.add_(1.0);
         const auto full = sharded.full_parameters();
         EXPECT_EQ(model->parameters()[0].scalar_type(), at::kFloat);
-        EXPECT_TRUE(torch::equal(sharded.flat_shards()[0], before + 1.0));
+        EXPECT_TRUE(torch::equal(sharded.shard_access()->flats()[0].shard, before + 1.0));
       }
     }
     EXPECT_EQ(bytes[0], 2 * bytes[1]);
@@ -345,7 +349,7 @@ TEST(Offload, EditsOfWholeWeightsReachTheShards) {
     run_threads(of.size(), [&](World world) {
       Chain model = make_model();
       Options options = options_of(of, world, 0);
-      options.offload = slow();
+      options.memory.offload = slow();
       Sharded sharded = fully_shard(model, world, options);
       const torch::NoGradGuard no_grad;
       {
@@ -374,8 +378,8 @@ TEST(Offload, AliasedWeightsAreRefused) {
   run_threads(2, [](World world) {
     auto model = std::make_shared<Weights>(std::vector<std::int64_t>{4});
     Options options = test_options({});
-    options.store = Store::kAliased;
-    options.offload = slow();
+    options.memory.store = Store::kAliased;
+    options.memory.offload = slow();
     EXPECT_THAT(error_of([&] { fully_shard(model, world, options); }),
                 HasSubstr("Options::offload with Store::kAliased"));
   });
@@ -385,8 +389,8 @@ TEST(Offload, AFailedTransferIsToldOnAllRanksAndTheyRecover) {
   run_threads(2, [](World world) {
     Chain model = make_model();
     Options options = test_options(chain_units());
-    options.offload = slow();
-    auto* copier = static_cast<SlowCopier*>(options.offload->copier.get());
+    options.memory.offload = slow();
+    auto* copier = static_cast<SlowCopier*>(options.memory.offload->copier.get());
     Sharded sharded = fully_shard(model, world, options);
     const auto step = [&] {
       sharded.zero_grad();

@@ -234,8 +234,10 @@ TEST(EmaTest, Fault051_AveragesAreTheDefinitionsAndSwapInAndOut) {
     run_threads(3, [&](World world) {
       const Subject subject = make_subject(tiny_gpt(true));
       Options options = test_options(subject.units);
-      options.store = store;
-      options.keep_root = store == Store::kSlots;  // a gathered copy must not outlive the swap
+      options.memory.store = store;
+      if (store == Store::kSlots) {  // a gathered copy must not outlive the swap
+        options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+      }
       const Sharded sharded = subject.shard(world, options);
       optim::SGD optimizer(sharded, {.lr = 0.1});
       const auto weights = [&] {
@@ -255,8 +257,8 @@ TEST(EmaTest, Fault051_AveragesAreTheDefinitionsAndSwapInAndOut) {
         ema.update();
         plain.update(weights(), 0.8);
       }
-      EXPECT_EQ(sharded.promise()[memory::Kind::kMoments],
-                sharded.ledger().peak()[memory::Kind::kMoments]);
+      EXPECT_EQ(sharded.report().promise[memory::Kind::kMoments],
+                sharded.report().peak[memory::Kind::kMoments]);
       const Snapshot before = weights();
       const auto loss = [&] {
         const torch::NoGradGuard no_grad;

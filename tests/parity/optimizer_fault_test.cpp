@@ -128,7 +128,7 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     model->weights[1].set_requires_grad(false);
     const Sharded sharded = fully_shard(model, world, test_options({}));
     optim::AdamW optimizer(sharded, {.lr = 0.1, .weight_decay = 0});
-    const memory::Bytes before = sharded.ledger().live();
+    const memory::Bytes before = sharded.report().live;
     const at::Tensor initial = sharded.parameters()[1].detach().clone();
     const auto train = [&](int steps) {
       for (int step = 0; step < steps; ++step) {
@@ -140,7 +140,7 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     train(2);
     EXPECT_TRUE(torch::equal(sharded.parameters()[1].detach(), initial));
     EXPECT_TRUE(optimizer.parameters()[1].states.empty());
-    EXPECT_EQ(sharded.ledger().live()[memory::Kind::kMoments], before[memory::Kind::kMoments]);
+    EXPECT_EQ(sharded.report().live[memory::Kind::kMoments], before[memory::Kind::kMoments]);
     model->weights[1].set_requires_grad(true);
     train(2);
     EXPECT_EQ(optimizer.parameters()[0].steps, 4);
@@ -151,8 +151,8 @@ TEST(OptimizerTest, Fault040_AFrozenParameterIsLeftAloneAndItsStepsAreNotCounted
     train(1);
     EXPECT_TRUE(torch::equal(sharded.parameters()[1].detach(), kept));
     EXPECT_EQ(optimizer.parameters()[1].steps, 2);
-    EXPECT_EQ(sharded.ledger().peak()[memory::Kind::kMoments],
-              sharded.promise()[memory::Kind::kMoments]);
+    EXPECT_EQ(sharded.report().peak[memory::Kind::kMoments],
+              sharded.report().promise[memory::Kind::kMoments]);
   });
 }
 
@@ -198,7 +198,7 @@ TEST(OptimizerTest, Fault089_AnEmptyShardFollowsItsGroup) {
     run_threads(4, [&](World world) {
       auto model = std::make_shared<Weights>(std::vector<std::int64_t>{1, 9});
       Options options = test_options({});
-      options.store = store;
+      options.memory.store = store;
       const Sharded sharded = fully_shard(model, world, options);
       // Only rank 0 holds w0's element.
       optim::SGD first(sharded, {{.parameters = {"w0"}, .options = {.lr = 0.5, .momentum = 0.9}}});
@@ -238,8 +238,8 @@ TEST(OptimizerTest, Fault088_AStepTakesNoMemoryBesideWhatWasPromised) {
       const auto optimizer = make(sharded);
       most = std::max(most, moments);
       EXPECT_EQ(allocator_counts().live_bytes - before, moments * kMegabyte);
-      EXPECT_EQ(sharded.ledger().live()[memory::Kind::kMoments], moments * kMegabyte);
-      EXPECT_EQ(sharded.promise()[memory::Kind::kMoments], most * kMegabyte);
+      EXPECT_EQ(sharded.report().live[memory::Kind::kMoments], moments * kMegabyte);
+      EXPECT_EQ(sharded.report().promise[memory::Kind::kMoments], most * kMegabyte);
       optimizer->zero_grad();
       model->loss().backward();
       const std::int64_t live = allocator_counts().live_bytes;

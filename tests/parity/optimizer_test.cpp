@@ -170,7 +170,7 @@ void expect_one_process(const RuleUnderTest& rule, int size,
     EXPECT_EQ(optimizer->steps(), kSteps);
     EXPECT_THAT(optimizer->untrained(), testing::IsEmpty());
     // What it holds was promised before the first step, to the byte.
-    EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
+    EXPECT_EQ(sharded.report().peak, sharded.report().promise);
     const FullParameters full = sharded.full_parameters();
     Snapshot actual;
     for (const auto& [name, tensor] : named_parameters(subject)) {
@@ -189,7 +189,7 @@ TEST_P(OptimizerParity, EqualsOneProcess) {
     Options options = test_options(units, align_bytes);
     // Shared weights wait for each other before the first write, also where a
     // shard is empty.
-    options.store = size == 3 ? Store::kAliased : Store::kSlots;
+    options.memory.store = size == 3 ? Store::kAliased : Store::kSlots;
     return options;
   });
 }

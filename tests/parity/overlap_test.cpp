@@ -30,7 +30,7 @@ std::vector<Event> events_of_a_step(int prefetch) {
     bool is_recording = false;
     Options options = test_options(chain_units(), 0, prefetch);
     if (world.rank() == 0) {
-      options.observer = [&](const Event& event) {
+      options.debug.observer = [&](const Event& event) {
         if (is_recording) {
           events.push_back(event);
         }
@@ -118,7 +118,7 @@ TEST(GlooOverlap, BytesOfTheNextUnitArriveBeforeItsWaitBegins) {
          int arrived = 0;
          bool is_forward = false;
          Options options = test_options(chain_units(), 0, 1);
-         options.observer = [&](const Event& event) {
+         options.debug.observer = [&](const Event& event) {
            // Freed slots are poisoned with 0xff: where the peer's slice still is, nothing has come.
            if (event.kind == EventKind::kGatherWaitBegin && is_forward && event.unit >= 2) {
              const auto* bytes = static_cast<const unsigned char*>(event.data);

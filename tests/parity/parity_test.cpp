@@ -50,13 +50,13 @@ TEST_P(Parity, AdamEqualsOneProcess) {
 
 TEST_P(Parity, AliasedMemoryEqualsOneProcess) {
   Options options = test_options({}, align_bytes());
-  options.store = Store::kAliased;
+  options.memory.store = Store::kAliased;
   expect_equal_to_one_process(options, sgd_with_momentum());
 }
 
 TEST_P(Parity, KeptRootInSinglePrecisionEqualsOneProcess) {
   Options options = test_options({}, align_bytes(), 0);
-  options.keep_root = true;
+  options.rules.push_back({.units = root_unit(), .keep_gathered = true});
   expect_equal_to_one_process(options, sgd_with_momentum(), at::kFloat);
 }
 
@@ -83,7 +83,7 @@ TEST_P(ProcessParity, TwoProcessesEqualOneProcess) {
              SCOPED_TRACE(kind.name);
              const Snapshot expected = train_reference(kind, 2, sgd_with_momentum(), 5);
              Options options = test_options(make_subject(kind).units);
-             options.store = store;
+             options.memory.store = store;
              expect_parity(train_sharded(kind, world, options, sgd_with_momentum(), 5), expected);
            }
          }

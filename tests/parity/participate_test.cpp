@@ -138,14 +138,14 @@ std::vector<at::Tensor> reference(const Case& of) {
 void expect_equals_one_process(World world, const Case& of) {
   const auto net = std::make_shared<Net>();
   Options options = test_options(units_matching(of.division.units), 0, of.prefetch);
-  options.optional = units_matching("|encoder|encoder\\..*");
-  options.store = of.store;
+  options.rules.push_back({.units = units_matching("|encoder|encoder\\..*"), .optional = true});
+  options.memory.store = of.store;
   const Sharded sharded = fully_shard(net, world, options);
   train(sharded.parameters(), [&](int step) {
     return net->loss(batch(world.rank(), step), encodes(of, world.rank(), step), of.encodes_input,
                      [&] { return sharded.participate(*net->encoder); });
   });
-  EXPECT_EQ(sharded.unsharded_numel(), 0);
+  EXPECT_EQ(sharded.report().unsharded_numel, 0);
   const std::vector<at::Tensor> expected = reference(of);
   const auto full = sharded.full_parameters();
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -177,7 +177,7 @@ TEST(Participate, Fault001_ARankThatTakesPartHalvesTheGradient) {
     reference.loss(batch(0, 0), true, true).backward();
     const auto net = std::make_shared<Net>();
     Options options = test_options(units_matching("stem|encoder|decoder|head"));
-    options.optional = units_listed({"encoder"});
+    options.rules.push_back({.units = units_listed({"encoder"}), .optional = true});
     Sharded sharded = fully_shard(net, world, options);
     for (int step = 0; step < 3; ++step) {
       sharded.zero_grad();
@@ -213,7 +213,7 @@ TEST(Participate, EvaluationTakesPartToo) {
   run_threads(2, [](World world) {
     const auto net = std::make_shared<Net>();
     Options options = test_options(units_matching("stem|encoder\\..*|decoder|head"));
-    options.optional = units_matching("encoder\\..*");
+    options.rules.push_back({.units = units_matching("encoder\\..*"), .optional = true});
     Sharded sharded = fully_shard(net, world, options);
     torch::NoGradGuard no_grad;
     for (int pass = 0; pass < 4; ++pass) {
@@ -241,7 +241,7 @@ TEST(Participate, WhatTheWeightsAreDoesNotReachTheLoss) {
       }
     }
     Options options = test_options(units_matching("stem|encoder|decoder|head"));
-    options.optional = units_listed({"encoder"});
+    options.rules.push_back({.units = units_listed({"encoder"}), .optional = true});
     const Sharded sharded = fully_shard(net, world, options);
     const at::Tensor loss =
         net->loss(batch(0, 0), false, false, [&] { return sharded.participate(*net->encoder); });
@@ -261,7 +261,7 @@ TEST(Participate, CostsTheCollectivesOfTheUnitAndNoMore) {
   run_threads(2, [](World world) {
     const auto net = std::make_shared<Net>();
     Options options = test_options(units_matching("stem|encoder|decoder|head"));
-    options.optional = units_listed({"encoder"});
+    options.rules.push_back({.units = units_listed({"encoder"}), .optional = true});
     Sharded sharded = fully_shard(net, world, options);
     for (int step = 0; step < 3; ++step) {
       sharded.reset_counters();
@@ -270,10 +270,10 @@ TEST(Participate, CostsTheCollectivesOfTheUnitAndNoMore) {
           .backward();
       // Four in forward; in backward not the head again, nor the decoder, once it is known to come
       // next, nor the stem, whose input needs no gradient.
-      EXPECT_EQ(sharded.counters().gathers, 4 + (step == 0 ? 2 : 1));
-      EXPECT_EQ(sharded.counters().reduce_scatters, 4);
+      EXPECT_EQ(sharded.report().counters.gathers, 4 + (step == 0 ? 2 : 1));
+      EXPECT_EQ(sharded.report().counters.reduce_scatters, 4);
     }
-    EXPECT_EQ(sharded.ledger().peak().total(), sharded.ledger().live().total());
+    EXPECT_EQ(sharded.report().peak.total(), sharded.report().live.total());
   });
 }
 
@@ -281,7 +281,7 @@ TEST(Participate, MistakesAreNamed) {
   run_threads(1, [](World world) {
     const auto net = std::make_shared<Net>();
     Options options = test_options(units_matching("stem|encoder|decoder|head"));
-    options.optional = units_listed({"encoder"});
+    options.rules.push_back({.units = units_listed({"encoder"}), .optional = true});
     const Sharded sharded = fully_shard(net, world, options);
     EXPECT_THAT(error_of([&] { sharded.participate(*net->decoder); }),
                 AllOf(HasSubstr("\"decoder\" is not optional"), HasSubstr("Options::optional")));
@@ -290,7 +290,7 @@ TEST(Participate, MistakesAreNamed) {
                 HasSubstr("is not one of this Sharded"));
     EXPECT_THAT(error_of([&] { sharded.participate(*nn::ReLU()); }), HasSubstr("has no weights"));
     const auto other = std::make_shared<Net>();
-    options.optional = units_listed({"encoder.inner"});
+    options.rules.push_back({.units = units_listed({"encoder.inner"}), .optional = true});
     EXPECT_THAT(error_of([&] { fully_shard(other, world, options); }),
                 AllOf(HasSubstr("[not found]"), HasSubstr("\"encoder.inner\"")));
   });
@@ -300,7 +300,7 @@ TEST(Participate, OptionalOnOneRankOnlyIsRefused) {
   run_threads(2, [](World world) {
     Options options = test_options(units_matching("stem|encoder|decoder|head"));
     if (world.rank() == 1) {
-      options.optional = units_listed({"encoder"});
+      options.rules.push_back({.units = units_listed({"encoder"}), .optional = true});
     }
     EXPECT_THAT(error_of([&] { fully_shard(std::make_shared<Net>(), world, options); }),
                 AllOf(HasSubstr("[mismatch]"), HasSubstr("optional")));

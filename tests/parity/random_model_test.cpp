@@ -87,20 +87,22 @@ Sharding draw_sharding(const RandomPlan& plan, const RandomNet& net, const World
   Sharding sharding;
   Options& options = sharding.options;
   options.units = net->units();
-  options.print_promise = false;
-  options.poison_freed = true;
-  options.prefetch = draw.between(0, 3);
-  options.extra_slots = 1;  // a tied weight and a bias are of two units
-  options.keep_root = draw.one_in(2);
-  options.align_bytes = draw.any_of<int>({0, 16, 128});
-  options.store = draw.one_in(2) ? Store::kSlots : Store::kAliased;
+  options.debug.print_promise = false;
+  options.debug.poison_freed = true;
+  options.memory.prefetch = draw.between(0, 3);
+  options.memory.extra_slots = 1;  // a tied weight and a bias are of two units
+  if (draw.one_in(2)) {
+    options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+  }
+  options.memory.align_bytes = draw.any_of<int>({0, 16, 128});
+  options.memory.store = draw.one_in(2) ? Store::kSlots : Store::kAliased;
   options.strategy = static_cast<Strategy>(draw.between(0, kStrategies - 1));
   if (options.strategy == Strategy::kHybrid || options.strategy == Strategy::kHybridOptimizer ||
       options.strategy == Strategy::kSecondaryShard) {
     options.mesh = draw_mesh(draw, world);
   }
   if (draw.one_in(4)) {
-    options.keep_gathered = units_matching("layer[02]");
+    options.rules.push_back({.units = units_matching("layer[02]"), .keep_gathered = true});
   }
   options.replicate_below = draw.one_in(4) ? draw.between(1, 12) : 0;
   sharding.is_low_precision = plan.is_low_precision;
@@ -116,27 +118,31 @@ Sharding draw_sharding(const RandomPlan& plan, const RandomNet& net, const World
   }
   if (draw.one_in(4)) {
     using namespace std::chrono_literals;
-    options.store = Store::kSlots;
-    options.offload = Offload{.copier = std::make_shared<SlowCopier>(0ms)};
+    options.memory.store = Store::kSlots;
+    options.memory.offload = Offload{.copier = std::make_shared<SlowCopier>(0ms)};
   }
   return sharding;
 }
 
 std::string to_string(const Sharding& sharding) {
   const Options& options = sharding.options;
+  std::string rules;
+  for (const UnitRule& rule : options.rules) {
+    rules += ", " + to_string(rule);
+  }
   return std::string(to_string(options.strategy)) +
          (options.mesh ? ", " + options.mesh->describe() : "") +
-         (options.store == Store::kSlots ? ", slots" : ", aliased") + ", prefetch " +
-         std::to_string(options.prefetch) + (options.keep_root ? ", keeps root" : "") +
-         ", replicates below " + std::to_string(options.replicate_below) +
-         (sharding.is_low_precision ? ", bfloat16" : "") + (options.offload ? ", offloaded" : "") +
-         ", syncs " + std::to_string(static_cast<int>(sharding.syncs[0])) + " " +
+         (options.memory.store == Store::kSlots ? ", slots" : ", aliased") + ", prefetch " +
+         std::to_string(options.memory.prefetch) + rules + ", replicates below " +
+         std::to_string(options.replicate_below) + (sharding.is_low_precision ? ", bfloat16" : "") +
+         (options.memory.offload ? ", offloaded" : "") + ", syncs " +
+         std::to_string(static_cast<int>(sharding.syncs[0])) + " " +
          std::to_string(static_cast<int>(sharding.syncs[1]));
 }
 
 /// What no parameter covers, in the shards and in their gradients, is zero.
 void expect_zero_padding(const Sharded& sharded) {
-  for (const FlatShard& flat : sharded.flats()) {
+  for (const FlatShard& flat : sharded.shard_access()->flats()) {
     for (const at::Tensor& whole : {flat.shard, flat.grad}) {
       if (!whole.defined()) {
         continue;
@@ -189,8 +195,8 @@ std::vector<at::Tensor> train_sharded(const RandomPlan& plan, const World& world
     }
   }
   sharded.reshard();
-  EXPECT_EQ(sharded.unsharded_numel(), 0);
-  EXPECT_EQ(sharded.ledger().live()[memory::Kind::kFullScope], 0);
+  EXPECT_EQ(sharded.report().unsharded_numel, 0);
+  EXPECT_EQ(sharded.report().live[memory::Kind::kFullScope], 0);
   const FullParameters full = sharded.full_parameters();
   return copies_of(parameters);
 }

@@ -52,9 +52,9 @@ struct Model : nn::Module {
       const auto run = [&block](const at::Tensor& h) { return block->forward(h); };
       switch (nesting) {
         case Nesting::kNone: x = run(x); break;
-        case Nesting::kOutside: x = checkpoint_activations(run, x); break;
+        case Nesting::kOutside: x = recompute(run, x); break;
         case Nesting::kInside:  // the checkpoint lies inside of the unit
-          x = x + checkpoint_activations(
+          x = x + recompute(
                       [&block](const at::Tensor& h) {
                         return block->second(torch::dropout(torch::tanh(block->first(h)),
                                                             block->drop, block->is_training()));
@@ -126,9 +126,7 @@ TEST(Recompute, RunsTwiceInTrainingOnceInEvaluation) {
 using Call = std::function<at::Tensor(const std::function<at::Tensor(const at::Tensor&)>& part,
                                       const at::Tensor& x)>;
 const Call kPlain = [](const auto& part, const at::Tensor& x) { return part(x); };
-const Call kCheckpointed = [](const auto& part, const at::Tensor& x) {
-  return checkpoint_activations(part, x);
-};
+const Call kCheckpointed = [](const auto& part, const at::Tensor& x) { return recompute(part, x); };
 
 TEST(Recompute, AutogradGradKeptGraphsAndDoubleBackward) {
   auto model = make_model(2);
@@ -169,7 +167,7 @@ TEST(Recompute, SeveralResultsInputsWithoutGradAndOtherArguments) {
     const at::Tensor mask = input().gt(0);
     const Tensors list = {input().add(2.0).requires_grad_()};
     const Result result =
-        checkpointed ? checkpoint_activations(part, x, mask, 0.5, list) : part(x, mask, 0.5, list);
+        checkpointed ? recompute(part, x, mask, 0.5, list) : part(x, mask, 0.5, list);
     (result.sum + result.more.at("tanh").sum()).backward();
     Tensors all = gradients(*model);
     all.push_back(x.grad());
@@ -188,13 +186,13 @@ TEST(Recompute, CheckpointsInsideOfCheckpoints) {
       return [&, first](at::Tensor h) {
         for (std::size_t i = first; i < first + 2; ++i) {
           const auto one = [&, i](const at::Tensor& g) { return model->blocks[i]->forward(g); };
-          h = nested ? checkpoint_activations(one, h) : one(h);
+          h = nested ? recompute(one, h) : one(h);
         }
         return h;
       };
     };
-    at::Tensor y = nested ? checkpoint_activations(two(0), x) : two(0)(x);
-    y = nested ? checkpoint_activations(two(2), y) : two(2)(y);
+    at::Tensor y = nested ? recompute(two(0), x) : two(0)(x);
+    y = nested ? recompute(two(2), y) : two(2)(y);
     y.square().sum().backward();
     Tensors all = gradients(*model);
     all.push_back(x.grad());
@@ -206,12 +204,12 @@ TEST(Recompute, CheckpointsInsideOfCheckpoints) {
 TEST(Recompute, AFunctionThatDiffersTheSecondTimeIsRefused) {
   const at::Tensor x = input().requires_grad_();
   int runs = 0;
-  const at::Tensor more = checkpoint_activations(
-      [&](const at::Tensor& h) { return ++runs == 1 ? h.exp() : h.exp().tanh(); }, x);
+  const at::Tensor more =
+      recompute([&](const at::Tensor& h) { return ++runs == 1 ? h.exp() : h.exp().tanh(); }, x);
   EXPECT_NE(error_of([&] { more.sum().backward(); }).find("second run saved 2 tensors"),
             std::string::npos);
   runs = 0;
-  const at::Tensor other = checkpoint_activations(
+  const at::Tensor other = recompute(
       [&](const at::Tensor& h) { return ++runs == 1 ? h.exp() : h.to(torch::kFloat).exp(); }, x);
   EXPECT_NE(error_of([&] { other.sum().backward(); }).find("is Float [3, 4] on cpu in the second"),
             std::string::npos);
@@ -264,8 +262,8 @@ TEST(Recompute, Fault054_NoMoreGathersThanWithoutInBothNestings) {
           // Each block twice, but for the last, which is still there at the turn, and those before
           // it that are known to come next.
           const int stay = 1 + (step == 0 ? 0 : prefetch);
-          EXPECT_EQ(sharded.counters().gathers, 2 * 4 - stay) << "step " << step;
-          EXPECT_EQ(sharded.unsharded_numel(), 0);
+          EXPECT_EQ(sharded.report().counters.gathers, 2 * 4 - stay) << "step " << step;
+          EXPECT_EQ(sharded.report().unsharded_numel, 0);
           const Tensors actual = whole_gradients(sharded);
           for (std::size_t i = 0; i < actual.size(); ++i) {
             EXPECT_TRUE(torch::equal(actual[i], expected[i])) << i;
@@ -307,7 +305,7 @@ TEST(Recompute, Fault056_NothingGatheredAheadIsLeftOver) {
     model->eval();
     Options options = block_options(/*prefetch=*/2);
     int live = 0, most = 0;
-    options.observer = [&](const trace::Event& event) {
+    options.debug.observer = [&](const trace::Event& event) {
       if (event.kind == trace::EventKind::kGatherStart) {
         most = std::max(most, ++live);
       } else if (event.kind == trace::EventKind::kFree) {
@@ -322,10 +320,10 @@ TEST(Recompute, Fault056_NothingGatheredAheadIsLeftOver) {
       for (std::size_t i = 0; i < 6; ++i) {
         torch::AutoGradMode grad_mode(!is_partial || i >= 3);
         const auto run = [model, i](const at::Tensor& h) { return model->blocks[i]->forward(h); };
-        x = checkpoint_activations(run, x);
+        x = recompute(run, x);
       }
       x.square().sum().backward();
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
       EXPECT_EQ(live, 0);
     }
     EXPECT_LE(most, 3);

@@ -54,8 +54,9 @@ TEST(ReducedHook, Fault053_SeesAndChangesThisRanksPartOfTheReducedGradient) {
       auto model = std::make_shared<Wide>();
       Options options = test_options({});
       if (offloads) {
-        options.offload.emplace();
-        options.offload->copier = std::make_shared<SlowCopier>(std::chrono::milliseconds(20));
+        options.memory.offload.emplace();
+        options.memory.offload->copier =
+            std::make_shared<SlowCopier>(std::chrono::milliseconds(20));
       }
       Sharded sharded = fully_shard(model, world, options);
       std::vector<std::string> seen;

@@ -78,7 +78,7 @@ TEST(SavedValues, EqualTheUnshardedModule) {
       options.precision.low_precision_shards = true;  // saved in the types that they came in
       const Sharded sharded = fully_shard(model, world, options);
       checkpoint::save_safetensors(sharded, path, {{"format", "pt"}});
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
     });
     std::ifstream file(path, std::ios::binary);
     const auto header = format::read_safetensors_header(path);

@@ -70,9 +70,10 @@ TEST(Saving, WritesEveryTensorAtAnyWorldSize) {
         model = std::make_shared<Mixed>();
         expected = bytes_of(*model);
       }
-      Sharded sharded = fully_shard(
-          model, world,
-          {.align_bytes = 0, .precision = {.low_precision_shards = true}, .print_promise = false});
+      Sharded sharded = fully_shard(model, world,
+                                    {.memory = {.align_bytes = 0},
+                                     .precision = {.low_precision_shards = true},
+                                     .debug = {.print_promise = false}});
       checkpoint::save_safetensors(sharded, path, {{"step", "7"}});
     });
     const auto header = format::read_safetensors_header(path);
@@ -89,7 +90,7 @@ TEST(Saving, WritesEveryTensorAtAnyWorldSize) {
 TEST(Saving, AnErrorOfOneRankIsThrownOnAll) {
   run_threads(3, [](World world) {
     nn::Linear model(3, 3);
-    Sharded sharded = fully_shard(model, world, {.print_promise = false});
+    Sharded sharded = fully_shard(model, world, {.debug = {.print_promise = false}});
     try {
       checkpoint::save_safetensors(sharded, "/proc/nowhere/model.safetensors");
       ADD_FAILURE() << "saved into /proc";

@@ -33,7 +33,7 @@ std::vector<std::string> unit_names(const Units& units) {
   std::vector<std::string> names;
   run_threads(1, [&](World world) {
     const auto model = std::make_shared<Layers>();
-    for (const UnitInfo& unit : fully_shard(model, world, test_options(units)).units()) {
+    for (const UnitInfo& unit : fully_shard(model, world, test_options(units)).report().units) {
       names.push_back(unit.name);
     }
   });
@@ -66,7 +66,7 @@ TEST(FullyShard, DividesEveryUnitEvenlyOverRanks) {
       Sharded sharded = subject.shard(world, test_options(subject.units));
       const auto parameters = sharded.named_parameters();
       ASSERT_EQ(parameters.size(), 4u);
-      for (const UnitInfo& unit : sharded.units()) {
+      for (const UnitInfo& unit : sharded.report().units) {
         EXPECT_EQ(unit.padded_numel % size, 0);
         EXPECT_LT(unit.padded_numel - unit.numel, size);
         EXPECT_FALSE(unit.is_unsharded);
@@ -229,7 +229,7 @@ TEST(Slots, AnOperatorThatNeedsMoreUnitsThanSlotsNamesThem) {
   run_threads(2, [](World world) {
     nn::Sequential model(nn::Linear(2, 2), nn::Linear(2, 2), nn::Linear(2, 2));
     Options options = test_options(units_of<nn::Linear>());
-    options.extra_slots = 1;
+    options.memory.extra_slots = 1;
     Sharded sharded = fully_shard(model, world, options);
     EXPECT_EQ(torch::cat({model->parameters()[0], model->parameters()[2], model->parameters()[4]})
                   .numel(),
@@ -251,8 +251,8 @@ TEST(FullParameters, EditsReachTheShardsOnlyWithWriteback) {
       torch::NoGradGuard no_grad;
       model->weight.fill_(4.0);
     }
-    EXPECT_EQ(sharded.unsharded_numel(), 0);
-    EXPECT_EQ(sharded.ledger().live()[memory::Kind::kFullScope], 0);
+    EXPECT_EQ(sharded.report().unsharded_numel, 0);
+    EXPECT_EQ(sharded.report().live[memory::Kind::kFullScope], 0);
     EXPECT_TRUE(torch::equal(model->weight.detach().clone(), torch::full({3, 3}, 4.0)));
   });
 }
@@ -265,7 +265,9 @@ TEST(Determinism, RunsRepeatBitForBitWhateverThePrefetch) {
     run_threads(3, [&](World world) {
       const SubjectKind kind = tiny_gpt(true);
       Options options = test_options(make_subject(kind).units, 0, prefetch);
-      options.keep_root = prefetch == 2;
+      if (prefetch == 2) {
+        options.rules.push_back({.units = root_unit(), .keep_gathered = true});
+      }
       const Snapshot snapshot = train_sharded(kind, world, options, adam(), 4, at::kFloat);
       std::lock_guard lock(mutex);
       if (world.rank() == 0) {

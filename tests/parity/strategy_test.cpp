@@ -50,10 +50,11 @@ void expect_like_one_process(const Case& of, const World& world, std::int64_t al
                              const std::vector<at::Tensor>& expected, bool checks_memory) {
   SCOPED_TRACE(of.name() + " rank " + std::to_string(world.rank()));
   const memory::Bytes memory = expected_memory(of, align_bytes);
-  train_like_one_process(
-      kSteps, world, options_of(of, world, align_bytes), checks_memory ? &memory : nullptr,
-      expected,
-      [&](Sharded& sharded, int step) { expect_traffic(of, sharded.counters(), world, step); });
+  train_like_one_process(kSteps, world, options_of(of, world, align_bytes),
+                         checks_memory ? &memory : nullptr, expected,
+                         [&](Sharded& sharded, int step) {
+                           expect_traffic(of, sharded.report().counters, world, step);
+                         });
 }
 
 class Strategies : public testing::TestWithParam<Case> {};

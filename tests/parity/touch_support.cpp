@@ -94,10 +94,10 @@ struct Variant {
 
 Sharded shard(const Case& of, const World& world, const Variant& variant, const Traits& traits) {
   Options options = strict_options();
-  options.prefetch = variant.prefetch;
-  options.store = variant.store;
+  options.memory.prefetch = variant.prefetch;
+  options.memory.store = variant.store;
   if (variant.is_each) {
-    options.extra_slots = std::max(0, traits.units_at_once - 1 - variant.prefetch);
+    options.memory.extra_slots = std::max(0, traits.units_at_once - 1 - variant.prefetch);
     return fully_shard(each_its_own(of.parameters), world, options);
   }
   options.units = {};
@@ -194,9 +194,9 @@ std::shared_ptr<torch::nn::Module> each_its_own(const NamedTensors& parameters) 
 Options strict_options(int units_at_once) {
   Options options;
   options.units = Units([](const Candidate&) { return true; });
-  options.extra_slots = std::max(0, units_at_once - 1 - options.prefetch);
-  options.print_promise = false;
-  options.poison_freed = true;
+  options.memory.extra_slots = std::max(0, units_at_once - 1 - options.memory.prefetch);
+  options.debug.print_promise = false;
+  options.debug.poison_freed = true;
   return options;
 }
 

@@ -14,7 +14,7 @@ void expect_fresh_weights(const std::function<void(Sharded&)>& change) {
     loss_of(module->forward(x)).backward();
     torch::NoGradGuard no_grad;
     module->forward(x);
-    ASSERT_GT(sharded.unsharded_numel(), 0);
+    ASSERT_GT(sharded.report().unsharded_numel, 0);
     change(sharded);
     const at::Tensor output = module->forward(x);
     at::Tensor expected;
@@ -46,7 +46,7 @@ TEST(TouchVersion, NextForwardSeesAnOptimizersStep) {
 TEST(TouchVersion, NextForwardSeesEditsOfShards) {
   expect_fresh_weights([](Sharded& sharded) { sharded.parameters()[0].data().zero_(); });
   expect_fresh_weights([](Sharded& sharded) { sharded.parameters()[1].detach().add_(1.0); });
-  expect_fresh_weights([](Sharded& sharded) { sharded.flat_shards()[2].fill_(0.25); });
+  expect_fresh_weights([](Sharded& sharded) { sharded.shard_access()->flats()[2].shard.fill_(0.25); });
 }
 
 TEST(TouchVersion, ChangedShardsBetweenForwardAndBackwardThrow) {

@@ -66,13 +66,14 @@ void expect_parity_with_uneven_batches(World world, Uneven mode, int expected_st
   const auto optimizer = sgd_with_momentum()(sharded.parameters());
   int steps = 0;
   for (;; ++steps) {
-    const StepAgreement found = agree(world, steps < kBatches[world.rank()], mode);
+    const StepAgreement found = agree_on_step(world, steps < kBatches[world.rank()], mode);
     if (!found.go_on) {
       break;
     }
     optimizer->zero_grad();
     const at::Tensor loss = model->loss(batch(world.rank(), steps));
-    (loss * (found.weight * world.size() / found.active)).backward();
+    sharded.set_gradient_divisor(found.active);
+    (loss * found.weight).backward();
     optimizer->step();
   }
   EXPECT_EQ(steps, expected_steps);
@@ -131,7 +132,7 @@ TEST(Uneven, Fault003_TheSharedSeedSkipsTheSameLayersOnAllRanks) {
       EXPECT_EQ(mean_over_ranks(world, mask).get(), mask) << step;
       model->loss(skips).backward();
       sharded.zero_grad();
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
     }
     EXPECT_GT(skipped, 30);
     EXPECT_LT(skipped, 90);

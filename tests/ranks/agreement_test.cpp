@@ -29,7 +29,7 @@ TEST(Agreement, StopEndsAllWithTheFirstFillWithTheLast) {
       std::vector<int> active;
       for (int step = 0;; ++step) {
         const bool has_batch = step < batches;
-        const StepAgreement found = agree(world, has_batch, mode);
+        const StepAgreement found = agree_on_step(world, has_batch, mode);
         EXPECT_EQ(found.weight, has_batch ? 1 : 0);
         active.push_back(found.active);
         if (!found.go_on) {
@@ -45,7 +45,7 @@ TEST(Agreement, StopEndsAllWithTheFirstFillWithTheLast) {
 TEST(Agreement, RanksThatAskForDifferentModesAreTold) {
   on_all_transports(2, 20, [](World world) {
     const Uneven mode = world.rank() == 0 ? Uneven::kStop : Uneven::kFill;
-    EXPECT_THAT(error_of([&] { agree(world, true, mode); }),
+    EXPECT_THAT(error_of([&] { agree_on_step(world, true, mode); }),
                 AllOf(HasSubstr("[mismatch]"), HasSubstr("agree: stop"), HasSubstr("agree: fill")));
   });
 }

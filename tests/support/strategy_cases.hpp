@@ -140,7 +140,7 @@ inline memory::Bytes expected_memory(const Case& of, std::int64_t align_bytes) {
 inline Options options_of(const Case& of, const World& world, std::int64_t align_bytes) {
   Options options = test_options(chain_units(), align_bytes);
   options.strategy = of.strategy;
-  options.store = of.store;
+  options.memory.store = of.store;
   if (of.has_mesh()) {
     options.mesh = DeviceMesh(world, of.replicate, of.shard);
   }
@@ -157,7 +157,7 @@ void train_like_one_process(int steps, const World& world, const Options& option
   Chain model = make_model();
   Sharded sharded = fully_shard(model, world, options);
   if (memory != nullptr) {
-    EXPECT_EQ(sharded.promise(), *memory);
+    EXPECT_EQ(sharded.report().promise, *memory);
   }
   optim::AdamW optimizer(sharded, {.lr = 1e-2, .eps = 1e-4, .weight_decay = 0.1});
   for (int step = 0; step < steps; ++step) {
@@ -166,12 +166,12 @@ void train_like_one_process(int steps, const World& world, const Options& option
     model->forward(rows_of(world.rank(), world.size())).square().mean().backward();
     after_backward(sharded, step);
     optimizer.step();
-    EXPECT_EQ(sharded.unsharded_numel(), 0);
-    EXPECT_EQ(sharded.ledger().live(), sharded.promise()) << "Fault 93, step " << step;
+    EXPECT_EQ(sharded.report().unsharded_numel, 0);
+    EXPECT_EQ(sharded.report().live, sharded.report().promise) << "Fault 93, step " << step;
   }
-  EXPECT_EQ(sharded.ledger().peak(), sharded.promise());
+  EXPECT_EQ(sharded.report().peak, sharded.report().promise);
   if (memory != nullptr) {
-    EXPECT_EQ(sharded.ledger().peak(), *memory);
+    EXPECT_EQ(sharded.report().peak, *memory);
   }
   const auto full = sharded.full_parameters();
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -329,7 +329,7 @@ Snapshot train_sharded(const SubjectKind& kind, const World& world, const Option
     }
     optimizer->step();
   }
-  EXPECT_EQ(sharded.unsharded_numel(), 0);
+  EXPECT_EQ(sharded.report().unsharded_numel, 0);
   const FullParameters full = sharded.full_parameters();
   for (const at::Tensor& parameter : parameters) {
     snapshot.parameters.push_back(parameter.detach().clone());
@@ -365,10 +365,8 @@ void expect_parity(const Snapshot& actual, const Snapshot& expected) {
 
 Options test_options(Units units, std::int64_t align_bytes, int prefetch) {
   return {.units = std::move(units),
-          .prefetch = prefetch,
-          .align_bytes = align_bytes,
-          .print_promise = false,
-          .poison_freed = true};
+          .memory = {.prefetch = prefetch, .align_bytes = align_bytes},
+          .debug = {.print_promise = false, .poison_freed = true}};
 }
 
 }  // namespace fsdp::test

@@ -104,7 +104,7 @@ void expect_twins(const Training<Model>& training) {
       training.loss(*model, step, world.rank()).backward();
       EXPECT_EQ(which_have_gradients(sharded.parameters()), have[static_cast<std::size_t>(step)]);
       optimizer.step();
-      EXPECT_EQ(sharded.unsharded_numel(), 0);
+      EXPECT_EQ(sharded.report().unsharded_numel, 0);
       training.after(sharded, optimizer, step);
     }
     const auto full = sharded.full_parameters();

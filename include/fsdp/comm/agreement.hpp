@@ -16,7 +16,7 @@ enum class Uneven {
   kFill,  ///< all go on until nobody has a batch; those without take part with weight 0
 };
 
-/// What agree() found, the same on all ranks but for `weight`.
+/// What agree_on_step() found, the same on all ranks except for `weight`.
 struct StepAgreement {
   bool go_on = false;  ///< whether there is a step
   double weight = 0;   ///< 1 on a rank that has a batch, 0 on one that has none
@@ -25,11 +25,11 @@ struct StepAgreement {
 
 /// Asks all ranks whether there is another step; call it in front of each. In kFill a rank without
 /// a batch runs the step on any valid one, for example its last. With equal batches the mean over
-/// all samples of the step is trained by `loss * (weight * world.size() / active)`, because the
-/// engine divides gradients by the number of ranks.
-/// @collective all ranks, with the same mode; an all-gather of 8 bytes a rank @blocks
+/// all samples of the step is trained by `loss * weight` and
+/// `sharded.set_gradient_divisor(active)`.
+/// @collective all ranks, with the same mode; an all-gather of 8 bytes per rank @blocks
 /// @throws Error kMismatch when modes differ, else as comm::Work::wait()
-StepAgreement agree(const World& world, bool has_batch, Uneven mode = Uneven::kStop);
+StepAgreement agree_on_step(const World& world, bool has_batch, Uneven mode = Uneven::kStop);
 
 /// A number in [0, 1) that depends on its arguments alone, so that all ranks draw the same without
 /// asking each other: `if (shared_uniform(seed, step, layer) < p) skip`. Numbers of different

@@ -61,4 +61,11 @@ class PendingMean {
 PendingMean mean_over_ranks(const World& world, double value, double weight = 1.0,
                             std::string name = "mean_over_ranks");
 
+/// The sum of all ranks' counts, such as the samples or tokens of a step: what
+/// Sharded::set_gradient_divisor() takes when each loss is a sum. A rank may have none.
+/// @collective all ranks; an all-gather of 16 bytes per rank @blocks until every rank is here
+/// @throws Error kInvalidArgument, on all ranks, when a count is negative or not finite or all are
+/// zero
+double count_over_ranks(const World& world, double count);
+
 }  // namespace fsdp

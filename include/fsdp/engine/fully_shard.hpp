@@ -27,17 +27,17 @@ namespace fsdp {
 /// DispatchKey::DeferredInit.
 /// @collective all ranks, with the same architecture and options
 /// @blocks until every rank is here
-/// @memory shards + slots + reduce buffers, see Sharded::promise(); the module's own weights go
+/// @memory shards + slots + reduce buffers, see Report::promise; the module's own weights go
 /// unit by unit
 /// @throws Error kInvalidArgument when the module has no parameters, when they lie on several
 /// devices, when something outside the module holds a weight's memory, when one has a gradient,
-/// is sharded already or is no leaf, when the strategy has no mesh and needs one, or the reverse,
-/// or the mesh is of another world, when an Embedding has max_norm, when a weight was assigned to
-/// a member instead of tied, or for a negative option; kNotFound for a path of units_listed() that
-/// is not there or a pattern of Options::ignore without a match; kUnsupported for a parameter that
-/// is not strided or is complex and trains, for Store::kAliased where ranks share no memory, or
-/// with Options::offload; kMismatch, on all ranks, naming the first parameter or option in which
-/// ranks differ
+/// is sharded already or is no leaf, when a strategy needs a mesh and there is none, or the
+/// reverse, or the mesh is of another world, when an Embedding has max_norm, when a weight was
+/// assigned to a member instead of tied, or for a negative option; kNotFound for a path of
+/// units_listed() that is not there (in Options::rules: not a unit) or a pattern of Options::ignore
+/// without a match; kUnsupported for a parameter that is not strided or is complex and trains, for
+/// Store::kAliased where ranks share no memory, or with MemoryOptions::offload; kMismatch, on all
+/// ranks, naming the first parameter, rule or option in which ranks differ
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const World& world,
                     Options options = {});
 

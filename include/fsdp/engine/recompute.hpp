@@ -19,20 +19,20 @@ namespace fsdp {
 
 namespace engine::detail {
 
-class CheckpointFrame;
+class RecomputedFrame;
 
 /// While it lives, this thread's operators save nothing for backward but the promise to run `rerun`
 /// again on `inputs`.
-class CheckpointScope {
+class RecomputeScope {
  public:
   using Rerun = std::function<void(const std::vector<at::Tensor>& inputs)>;
-  CheckpointScope(const std::vector<at::Tensor>& inputs, Rerun rerun);
-  ~CheckpointScope();
-  CheckpointScope(const CheckpointScope&) = delete;
-  CheckpointScope& operator=(const CheckpointScope&) = delete;
+  RecomputeScope(const std::vector<at::Tensor>& inputs, Rerun rerun);
+  ~RecomputeScope();
+  RecomputeScope(const RecomputeScope&) = delete;
+  RecomputeScope& operator=(const RecomputeScope&) = delete;
 
  private:
-  std::shared_ptr<CheckpointFrame> frame_;
+  std::shared_ptr<RecomputedFrame> frame_;
 };
 
 bool records_graph();
@@ -59,7 +59,7 @@ void put_tensor(T& value, const std::vector<at::Tensor>& tensors, std::size_t& n
 /// block:
 ///
 ///     for (auto& block : blocks) {
-///       x = fsdp::checkpoint_activations([&](at::Tensor h) { return block->forward(h); }, x);
+///       x = fsdp::recompute([&](at::Tensor h) { return block->forward(h); }, x);
 ///     }
 ///
 /// `fn` must compute the same both times: no state that changes in between, no side effect that may
@@ -76,7 +76,7 @@ void put_tensor(T& value, const std::vector<at::Tensor>& tensors, std::size_t& n
 /// @throws Error kInvalidArgument, in backward, when the second run saves other tensors than the
 /// first
 template <class F, class... Inputs>
-auto checkpoint_activations(F fn, Inputs... inputs) {
+auto recompute(F fn, Inputs... inputs) {
   using engine::detail::put_tensor;
   if (!engine::detail::records_graph()) {
     return fn(std::move(inputs)...);
@@ -91,7 +91,7 @@ auto checkpoint_activations(F fn, Inputs... inputs) {
     std::apply([&](auto&... argument) { (put_tensor(argument, given, next), ...); }, arguments);
     return std::apply(*fn, std::move(arguments));
   };
-  const engine::detail::CheckpointScope scope(
+  const engine::detail::RecomputeScope scope(
       tensors, [call](const std::vector<at::Tensor>& given) { static_cast<void>(call(given)); });
   return call(tensors);
 }

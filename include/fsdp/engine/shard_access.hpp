@@ -43,7 +43,7 @@ class ShardAccess {
 
   /// One per parameter, in the module's order.
   virtual std::vector<NamedShard> named_shards() const = 0;
-  /// One per unit, in the order of Sharded::units().
+  /// One per unit, in the order of Report::units.
   virtual std::vector<FlatShard> flats() = 0;
 
   /// Says that this rank's shard of `unit` is about to be written below the dispatcher, also where
@@ -66,7 +66,7 @@ class ShardAccess {
 };
 
 /// What is held beside the engine, in the ledger and in the promise for as long as this lives.
-/// Moments take the place of those that Options::moments foretold. Move-only.
+/// Moments take the place of those that MemoryOptions::moments foretold. Move-only.
 class HeldMemory {
  public:
   HeldMemory(std::shared_ptr<ShardAccess> access, memory::Kind kind);

@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "fsdp/comm/world.hpp"
+#include "fsdp/engine/gradients.hpp"
 #include "fsdp/engine/report.hpp"
 #include "fsdp/engine/shards.hpp"
-#include "fsdp/engine/strategy.hpp"
-#include "fsdp/memory/ledger.hpp"
 
 namespace torch::nn {
 class Module;
@@ -70,17 +69,17 @@ class Sharded {
   std::vector<at::Tensor> parameters() const;
   /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
+  /// The same in groups, rule.groups of them, for optimizers of LibTorch and of fsdp::optim:
+  ///
+  ///     auto groups = sharded.param_groups(fsdp::decay_rule());
+  ///     fsdp::optim::AdamW optimizer(sharded, {{groups[0].names, {.weight_decay = 0.1}},
+  ///                                            {groups[1].names, {.weight_decay = 0}}});
+  ///
+  /// A group may be empty. @throws Error kInvalidArgument for a group that the rule does not have
+  std::vector<ParameterGroup> param_groups(const GroupRule& rule) const;
   /// The module's buffers, which every rank holds whole; of one that MixedPrecision::buffers casts,
   /// what is saved of it. What is written into that reaches the module before its next forward.
   std::vector<NamedBuffer> named_buffers() const;
-
-  /// Whole flat shards, one per unit, padding included, and their gradients (undefined where no
-  /// parameter of the unit has one). For optimizers that run over whole shards: padding is zero in
-  /// both, and must stay so.
-  std::vector<at::Tensor> flat_shards() const;
-  std::vector<at::Tensor> flat_grad_shards() const;
-  /// The same with what belongs to each.
-  std::vector<FlatShard> flats() const;
 
   /// Forgets all gradients, as `optimizer.zero_grad()` does, and those that set_gradient_sync()
   /// has deferred.
@@ -90,11 +89,11 @@ class Sharded {
   /// grows by it @throws Error kInvalidArgument inside of a backward
   void set_gradient_sync(GradientSync sync);
   /// Gradients that are reduced from now on are the sum over all ranks divided by `divisor`,
-  /// whatever the strategy and the mesh: for a mean over the samples of a whole step, let each loss
-  /// be a sum and pass their number. The same on all ranks, until the next call.
+  /// instead of Options::gradient_divisor: for a mean over the samples of a whole step, let each
+  /// loss be a sum and pass their number. The same on all ranks, until the next call.
   /// @throws Error kInvalidArgument unless it is positive and finite, kMismatch from the next
   /// backward, on all ranks, when ranks passed different ones
-  void set_gradient_divisor(double divisor);
+  void set_gradient_divisor(GradientDivisor divisor);
 
   /// Has `hook` called at the end of each backward that reduces gradients: once for each parameter
   /// for which this backward, or one that was deferred to it, has a gradient on any rank, with this
@@ -120,16 +119,16 @@ class Sharded {
   /// a scalar zero, to the loss: the units' weights are gathered here and in backward, and their
   /// gradients reduced, as on the ranks that run it. This rank's gradients of them are zero. The
   /// module's units are touched as in the last forward of this rank that ran it or took part, else
-  /// in the module's order; they must be Options::optional. Ranks whose run differs from that (an
-  /// unused weight, other units in between, no gradients) meet in different collectives and throw;
-  /// run the module on a small input times zero then. One call stands for all runs of the module in
-  /// immediate succession.
+  /// in the module's order; UnitRule::optional must hold for them. Ranks whose run differs from
+  /// that (an unused weight, other units in between, no gradients) meet in different collectives
+  /// and throw; run the module on a small input times zero then. One call stands for all runs of
+  /// the module in immediate succession.
   /// @collective the units' all-gathers, in step with the ranks that run the module; backward: one
   /// all-gather and one reduce-scatter of each @memory in backward, zero gradients of one unit
   /// @throws Error kInvalidArgument when the module has no weight, one that is not of this Sharded,
   /// or one of a unit that is not optional
   at::Tensor participate(const torch::nn::Module& module) const;
-  /// The same for the unit called `unit`, as units() names it. @throws Error kNotFound
+  /// The same for the unit called `unit`, as Report::units name it. @throws Error kNotFound
   at::Tensor participate(const std::string& unit) const;
 
   /// Gathers all units, in their shards' type: inside, the module's weights have it, and operators
@@ -144,19 +143,10 @@ class Sharded {
   /// call it on all ranks.
   void reshard();
 
-  std::vector<UnitInfo> units() const;
-  /// Elements gathered at this moment, logical.
-  std::int64_t unsharded_numel() const;
-  Counters counters() const;
+  /// All that one may ask: units, counters, the promise, and what the ledger holds. Local.
+  Report report() const;
+  /// Report::counters start from zero.
   void reset_counters();
-  /// What this rank will hold at its peak, by kind: known when sharding, and kept exactly. Moments
-  /// are those of the fsdp::optim optimizers that were built on this, before that what
-  /// Options::moments says; full_parameters() comes on top.
-  memory::Bytes promise() const;
-  /// What it holds now and has held. Moments are there when the optimizer enters them, as those of
-  /// fsdp::optim do.
-  const memory::Ledger& ledger() const;
-  memory::Ledger& ledger();
   World world() const;
   /// Whether a tensor is a parameter of this module that lives in shards, or shares its storage.
   bool is_sharded(const at::Tensor& tensor) const;

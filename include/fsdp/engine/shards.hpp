@@ -19,11 +19,29 @@ struct NamedShard {
   std::int64_t begin = 0;            ///< its first element's position in the flattened parameter
   std::vector<std::int64_t> sizes;   ///< shape of the whole parameter
   std::vector<std::string> aliases;  ///< other names of the same parameter (tied weights)
-  int unit = 0;                      ///< position of its unit in Sharded::units()
+  int unit = 0;                      ///< position of its unit in Report::units
   /// Of the elements in `shard`, those that this rank answers for. Several ranks may hold an
   /// element, exactly one of the world answers for it: add up norms and write files over these.
   std::int64_t answered_begin = 0;  ///< position in `shard`
   std::int64_t answered_numel = 0;
+};
+
+/// A rule by which Sharded::param_groups() forms groups. It sees whole shapes and names, because
+/// shards are 1-D whatever they are parts of: `shard.dim() >= 2` is never true.
+struct GroupRule {
+  int groups = 1;
+  /// The group of a parameter, from 0 to groups - 1; -1 for none, which leaves it untrained.
+  std::function<int(const NamedShard&)> group_of;
+};
+
+/// Two groups: 0 has the parameters that weight decay is for, 1 the others, which are biases and
+/// all that have fewer than two dimensions, as the scales of norms.
+GroupRule decay_rule();
+
+/// Parameters that an optimizer treats alike, in the module's order.
+struct ParameterGroup {
+  std::vector<std::string> names;      ///< for optim::Group::parameters
+  std::vector<at::Tensor> parameters;  ///< for torch::optim::OptimizerParamGroup
 };
 
 /// See Sharded::on_reduced().

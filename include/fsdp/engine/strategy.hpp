@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Over which ranks weights, gradients and optimizer state are spread, and when gradients travel.
+/// Over which ranks weights, gradients and optimizer state are spread.
 /// docs/how-to/choose-a-strategy.md compares the strategies in bytes. Integers only.
 #pragma once
 
@@ -10,8 +10,8 @@ namespace fsdp {
 enum class Strategy {
   /// ZeRO-3: each rank holds 1/N; weights are gathered for forward, freed, gathered for backward.
   kFullShard,
-  /// ZeRO-2: the same, but weights stay gathered from forward to the end of backward, in memory of
-  /// their own. One gather less, one whole copy more.
+  /// ZeRO-2: kFullShard with UnitRule::keep_gathered for all units: weights stay gathered from
+  /// forward to the end of backward. One gather less, one whole copy more.
   kShardGrad,
   /// Data parallel: each rank holds all; nothing is gathered, gradients are all-reduced.
   kReplicate,
@@ -31,24 +31,5 @@ inline constexpr int kStrategies = 6;
 
 /// "full_shard", "shard_grad", "replicate", "hybrid", "hybrid_optimizer", "secondary_shard".
 const char* to_string(Strategy strategy);
-
-/// Which collectives a backward ends with. Any mixture within one step gives the same gradients;
-/// the last backward before the optimizer's step must be kEveryBackward.
-enum class GradientSync {
-  /// Gradients are reduced over all ranks: Sharded::parameters() have them when backward returns.
-  kEveryBackward,
-  /// They are reduced inside of a replica and wait there, at 1/s, for a backward with
-  /// kEveryBackward: replicas talk once a step. Without replicas the same as kEveryBackward; of
-  /// kReplicate units, the same as kDeferAll.
-  kDeferReplicate,
-  /// Nothing moves: gradients wait whole, one copy of the model's trainable elements.
-  kDeferAll,
-};
-
-/// What gradients are divided by when they are reduced, unless set_gradient_divisor() says else.
-enum class Reduction {
-  kMean,  ///< by the number of ranks, whatever the mesh
-  kSum,   ///< by nothing
-};
 
 }  // namespace fsdp

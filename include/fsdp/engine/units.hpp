@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -34,8 +35,11 @@ class Units {
 
   /// No units inside: the whole module is the root unit.
   Units() = default;
-  explicit Units(Predicate claims) : claims_(std::move(claims)) {}
+  /// `description` stands for the predicate in messages.
+  explicit Units(Predicate claims, std::string description = "units that a predicate chooses")
+      : claims_(std::move(claims)), description_(std::move(description)) {}
 
+  const std::string& description() const { return description_; }
   bool claims(const Candidate& candidate) const { return claims_ && claims_(candidate); }
 
   /// Names that must be found, else sharding throws kNotFound; filled by units_listed().
@@ -43,6 +47,7 @@ class Units {
 
  private:
   Predicate claims_;
+  std::string description_ = "no unit";
 };
 
 namespace engine::detail {
@@ -54,22 +59,31 @@ template <class M>
 struct ModuleType<M, std::void_t<typename M::ContainedType>> {
   using type = typename M::ContainedType;
 };
+/// "units of type torch::nn::LinearImpl".
+std::string describe_type(const std::type_info& type);
 }  // namespace engine::detail
 
 /// Every module of type M (a holder such as `torch::nn::Linear` or its Impl) is a unit.
 template <class M>
 Units units_of() {
   using Impl = typename engine::detail::ModuleType<M>::type;
-  return Units([](const Candidate& candidate) {
-    return candidate.module != nullptr && dynamic_cast<const Impl*>(candidate.module) != nullptr;
-  });
+  return Units(
+      [](const Candidate& candidate) {
+        return candidate.module != nullptr &&
+               dynamic_cast<const Impl*>(candidate.module) != nullptr;
+      },
+      engine::detail::describe_type(typeid(Impl)));
 }
 
 /// Every module whose whole path matches the regular expression (ECMAScript), as "h\\.\\d+".
 Units units_matching(const std::string& pattern);
 
-/// Exactly these module paths. Sharding throws kNotFound for a path that does not exist.
+/// Exactly these module paths; the root is "". Sharding throws kNotFound for a path that does not
+/// exist.
 Units units_listed(std::vector<std::string> names);
+
+/// What no unit claims; for UnitRule::units.
+Units root_unit();
 
 /// Every module with at least `min_numel` parameter elements that no unit inside it has claimed.
 Units units_larger_than(std::int64_t min_numel);

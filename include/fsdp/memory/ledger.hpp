@@ -41,7 +41,7 @@ struct Bytes {
   bool operator==(const Bytes&) const = default;
 };
 
-/// Of a module that is offloaded (Options::offload), what lies in the host's memory: kShards,
+/// Of a module that is offloaded (MemoryOptions::offload), what lies in the host's memory: kShards,
 /// kLowPrecision, kGradShards, kMoments and kOffloadHost. All other kinds are on the device.
 Bytes on_host(const Bytes& bytes);
 

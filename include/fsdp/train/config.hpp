@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "fsdp/engine/gradients.hpp"
 #include "fsdp/engine/strategy.hpp"
 #include "fsdp/format/peft.hpp"
 #include "fsdp/models/model_config.hpp"
@@ -81,10 +82,10 @@ struct TrainConfig {
   TravelType param_dtype = TravelType::kAsWeights;
   TravelType reduce_dtype = TravelType::kAsWeights;             ///< sums are in float32 in any case
   GradientSync micro_step_sync = GradientSync::kEveryBackward;  ///< of all micro-steps but the last
-  bool checkpoint_activations = false;  ///< of each block: computed again in backward
-  bool offload = false;    ///< shards, gradients and moments on the host; see Options::offload
-  int prefetch = 1;        ///< units gathered ahead of the one that computes
-  bool keep_root = false;  ///< keep embeddings and head gathered during a step
+  bool recompute = false;          ///< of each block: computed again in backward
+  bool offload = false;            ///< shards, gradients and moments on the host; see fsdp::Offload
+  int prefetch = 1;                ///< units gathered ahead of the one that computes
+  bool keep_root = false;          ///< keep embeddings and head gathered during a step
   std::string transport = "auto";  ///< "auto", "shm", "gloo", "c10d"
 
   double effective_momentum() const {

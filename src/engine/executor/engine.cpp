@@ -70,10 +70,11 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
       names += (names.empty() ? "\"" : ", \"") + at(unit).name + "\"";
     }
     // Operators that still run on other threads may hold slots as well.
-    const int extra_slots = std::max(static_cast<int>(bundles.size()) - 1 - options_.prefetch,
-                                     options_.extra_slots + 1);
+    const int extra_slots =
+        std::max(static_cast<int>(bundles.size()) - 1 - options_.memory.prefetch,
+                 options_.memory.extra_slots + 1);
     fail(error.code(), "[touch] ", op, " takes weights of the units ", names, ": ", error.text(),
-         ". Set Options::extra_slots to ", extra_slots,
+         ". Set MemoryOptions::extra_slots to ", extra_slots,
          " or more, or put these weights into one unit");
   }
   try {
@@ -325,12 +326,11 @@ void Engine::set_loss_scaled() {
 }
 
 void Engine::check_loss_scaled() const {
-  FSDP_CHECK(
-      is_loss_scaled_ || options_.precision.param != at::kHalf || options_.precision.allow_unscaled,
-      ErrorCode::kInvalidArgument,
-      "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
-      "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
-      "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
+  FSDP_CHECK(is_loss_scaled_ || !gathers_float16(options_) || options_.precision.allow_unscaled,
+             ErrorCode::kInvalidArgument,
+             "[touch] the model trains in float16, whose smallest number is 6e-8, and no "
+             "fsdp::LossScaler was made for it: gradients would vanish. Make one and call "
+             "scaler.scale(loss).backward(), use bfloat16, or set precision.allow_unscaled");
 }
 
 bool Engine::is_unsharded(int unit) {

@@ -135,14 +135,14 @@ void Engine::free(const Action& action) {
   for (int index : bundles_.members(action.unit)) {
     Unit& unit = at(index);
     unit.rest();
-    store_->release(unit, index, action.slot, options_.poison_freed);
+    store_->release(unit, index, action.slot, options_.debug.poison_freed);
     emit(trace::EventKind::kFree, index, action.slot);
   }
 }
 
 void Engine::emit(trace::EventKind kind, int unit, int slot) {
-  if (options_.observer) {
-    options_.observer(
+  if (options_.debug.observer) {
+    options_.debug.observer(
         {kind, unit, slot, std::chrono::steady_clock::now().time_since_epoch().count()});
   }
 }
@@ -156,10 +156,10 @@ void Engine::emit_reduced(trace::EventKind kind, const Action& action) {
 }
 
 void Engine::emit_bytes(trace::EventKind kind, int unit, int slot) {
-  if (options_.observer) {
-    options_.observer({kind, unit, slot,
-                       std::chrono::steady_clock::now().time_since_epoch().count(),
-                       store_->address(unit, slot), at(unit).gathered_bytes()});
+  if (options_.debug.observer) {
+    options_.debug.observer({kind, unit, slot,
+                             std::chrono::steady_clock::now().time_since_epoch().count(),
+                             store_->address(unit, slot), at(unit).gathered_bytes()});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -99,13 +100,16 @@ void Engine::set_up() {
 }
 
 void Engine::check_options() const {
-  FSDP_CHECK(options_.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
-             options_.prefetch, ", must be 0 or more");
-  FSDP_CHECK(
-      options_.align_bytes >= 0 && options_.extra_slots >= 0 && options_.replicate_below >= 0,
-      ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", options_.align_bytes,
-      ", extra_slots ", options_.extra_slots, " and replicate_below ", options_.replicate_below,
-      ", none may be negative");
+  const MemoryOptions& memory = options_.memory;
+  FSDP_CHECK(memory.prefetch >= 0, ErrorCode::kInvalidArgument, "[fully_shard] prefetch is ",
+             memory.prefetch, ", must be 0 or more");
+  FSDP_CHECK(memory.align_bytes >= 0 && memory.extra_slots >= 0 && options_.replicate_below >= 0,
+             ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", memory.align_bytes,
+             ", extra_slots ", memory.extra_slots, " and replicate_below ",
+             options_.replicate_below, ", none may be negative");
+  const double divisor = options_.gradient_divisor.among(world_.size());
+  FSDP_CHECK(std::isfinite(divisor) && divisor > 0, ErrorCode::kInvalidArgument,
+             "[fully_shard] gradient_divisor is ", divisor, ", must be positive and finite");
 }
 
 /// Which slices of each unit are whose.
@@ -113,9 +117,7 @@ void Engine::place_units() {
   const Groups mesh = groups_of_mesh();
   for (Unit& unit : units_) {
     unit.placement = make_placement(unit.placement.strategy, communicator_, mesh);
-    unit.is_kept = !unit.placement.is_resident() &&
-                   (unit.is_kept || unit.placement.strategy == Strategy::kShardGrad ||
-                    (options_.keep_root && unit.bundle == root_));
+    unit.is_kept = unit.is_kept && !unit.placement.is_resident();
     std::vector<std::int64_t> numels;
     for (Parameter& parameter : unit.parameters) {
       parameter.strides = dense_strides(parameter.tensor);
@@ -123,7 +125,7 @@ void Engine::place_units() {
     }
     const std::int64_t smallest = std::min({unit.itemsize(), Unit::itemsize_of(unit.param_dtype),
                                             Unit::itemsize_of(unit.reduce_dtype)});
-    const std::int64_t align = std::max<std::int64_t>(1, options_.align_bytes / smallest);
+    const std::int64_t align = std::max<std::int64_t>(1, options_.memory.align_bytes / smallest);
     unit.layout =
         std::make_unique<layout::UnitLayout>(std::move(numels), unit.placement.slices, align);
     const SliceRun& own = unit.placement.own;
@@ -142,15 +144,16 @@ void Engine::place_units() {
 }
 
 Groups Engine::groups_of_mesh() const {
-  const bool needs_mesh = options_.strategy == Strategy::kHybrid ||
-                          options_.strategy == Strategy::kHybridOptimizer ||
-                          options_.strategy == Strategy::kSecondaryShard;
+  const auto needs_it = [](const Unit& unit) { return needs_mesh(unit.placement.strategy); };
+  const auto unit = std::ranges::find_if(units_, needs_it);
+  const bool is_needed = unit != units_.end();
   const std::optional<DeviceMesh>& mesh = options_.mesh;
-  FSDP_CHECK(mesh.has_value() == needs_mesh, ErrorCode::kInvalidArgument,
-             "[fully_shard] the strategy ", to_string(options_.strategy),
-             needs_mesh ? " needs Options::mesh, which says who is whose replica"
-                        : " has no use for Options::mesh: take a hybrid strategy, or leave it out");
-  if (!needs_mesh) {
+  FSDP_CHECK(mesh.has_value() == is_needed, ErrorCode::kInvalidArgument,
+             "[fully_shard] the strategy ",
+             to_string(is_needed ? unit->placement.strategy : options_.strategy),
+             is_needed ? " needs Options::mesh, which says who is whose replica"
+                       : " has no use for Options::mesh: take a hybrid strategy, or leave it out");
+  if (!is_needed) {
     return {};
   }
   FSDP_CHECK(&mesh->world().communicator() == &communicator_, ErrorCode::kInvalidArgument,
@@ -159,13 +162,14 @@ Groups Engine::groups_of_mesh() const {
 }
 
 bool Engine::is_aliased() const {
-  FSDP_CHECK(options_.store != Store::kAliased || !is_offloaded(), ErrorCode::kUnsupported,
-             "[fully_shard] Options::offload with Store::kAliased: there a shard is a part of the "
-             "gathered unit and cannot live in other memory. Use Store::kSlots");
+  FSDP_CHECK(
+      options_.memory.store != Store::kAliased || !is_offloaded(), ErrorCode::kUnsupported,
+      "[fully_shard] MemoryOptions::offload with Store::kAliased: there a shard is a part of the "
+      "gathered unit and cannot live in other memory. Use Store::kSlots");
   const bool is_on_cpu =
       std::ranges::all_of(units_, [](const Unit& unit) { return unit.device.is_cpu(); });
-  return options_.store == Store::kAliased ||
-         (options_.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu &&
+  return options_.memory.store == Store::kAliased ||
+         (options_.memory.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu &&
           !is_offloaded());
 }
 
@@ -185,8 +189,8 @@ void Engine::make_stores() {
     }
   }
   schedule_config_ = {.units = bundles_.count(),
-                      .prefetch = options_.prefetch,
-                      .slots = 1 + options_.prefetch + options_.extra_slots,
+                      .prefetch = options_.memory.prefetch,
+                      .slots = 1 + options_.memory.prefetch + options_.memory.extra_slots,
                       .reduce_buffers = std::clamp(others, 1, 2),
                       .kept = kept,
                       .own_buffers = own_buffers};
@@ -204,7 +208,7 @@ void Engine::make_stores() {
       SinkConfig{.buffers = schedule_config_.reduce_buffers, .own_buffers = own_buffers},
       counters_);
   tag_gradients();
-  sink_->set_divisor(options_.reduction == Reduction::kMean ? world_.size() : 1.0);
+  sink_->set_divisor(options_.gradient_divisor.among(world_.size()));
 }
 
 /// What is entered now, and what an optimizer will add.
@@ -217,7 +221,7 @@ void Engine::update_promise() {
   promise_[memory::Kind::kMoments] = 0;
   for (const Unit& unit : units_) {
     if (unit.flat_grad_shard.defined()) {
-      promise_[memory::Kind::kMoments] += unit.shard_bytes() * options_.moments;
+      promise_[memory::Kind::kMoments] += unit.shard_bytes() * options_.memory.moments;
     }
   }
 }
@@ -346,13 +350,16 @@ void Engine::print_promise() {
     return;
   }
   has_printed_promise_ = true;
-  if (options_.print_promise && world_.rank() == 0) {
+  if (options_.debug.print_promise && world_.rank() == 0) {
     std::fprintf(
         stderr,
         "fsdp: %zu units over %d ranks, %s; gradients are summed over ranks and divided by "
         "%g; each rank holds at most\n%s",
         units_.size(), world_.size(), to_string(options_.strategy), sink_->divisor(),
         memory::format(promise()).c_str());
+    for (const UnitRule& rule : options_.rules) {
+      std::fprintf(stderr, "  rule: %s\n", to_string(rule).c_str());
+    }
     if (is_offloaded()) {
       std::fprintf(stderr, "  of which on the host %11s\n",
                    memory::format_bytes(memory::on_host(promise()).total()).c_str());

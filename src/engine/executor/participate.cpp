@@ -107,7 +107,7 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
       FSDP_CHECK(unit.is_optional || unit.placement.is_resident(), ErrorCode::kInvalidArgument,
                  "[participate] unit \"", unit.name,
                  "\" is not optional, so that ranks which run it may gather it at other places: "
-                 "name it in Options::optional on all ranks");
+                 "give it a rule in Options::rules with optional = true on all ranks");
       involved.push_back(static_cast<int>(index));
     }
   }

@@ -26,19 +26,22 @@ const char* to_string(std::optional<at::ScalarType> type) {
 std::string write_manifest(const std::vector<Unit>& units, const Options& options, int world_size) {
   std::ostringstream text;
   text << "world size " << world_size << "\n"
-       << "alignment of slices " << options.align_bytes << " bytes\n"
-       << "option prefetch is " << options.prefetch << "\n"
-       << "option extra_slots is " << options.extra_slots << "\n"
+       << "alignment of slices " << options.memory.align_bytes << " bytes\n"
+       << "option memory.prefetch is " << options.memory.prefetch << "\n"
+       << "option memory.extra_slots is " << options.memory.extra_slots << "\n"
        << "option strategy is " << to_string(options.strategy) << "\n"
        << "option mesh is " << (options.mesh ? options.mesh->describe() : "none") << "\n"
-       << "option reduction is number " << static_cast<int>(options.reduction) << "\n"
-       << "option keep_root is " << (options.keep_root ? "true" : "false") << "\n"
-       << "option store is number " << static_cast<int>(options.store) << "\n"
-       << "option offload is " << (options.offload.has_value() ? "on" : "off") << "\n"
+       << "option gradient_divisor is " << to_string(options.gradient_divisor) << "\n"
+       << "option memory.store is number " << static_cast<int>(options.memory.store) << "\n"
+       << "option memory.offload is " << (options.memory.offload.has_value() ? "on" : "off") << "\n"
        << "option initial_weights is number " << static_cast<int>(options.initial_weights) << "\n"
        << "option skip_non_finite is " << (options.skip_non_finite ? "true" : "false") << "\n"
        << "option precision.output is " << to_string(options.precision.output) << "\n"
        << "option precision.buffers is " << to_string(options.precision.buffers) << "\n";
+  for (std::size_t i = 0; i < options.rules.size(); ++i) {
+    text << "rule " << i << " is \"" << to_string(options.rules[i]) << "\"\n";
+  }
+  text << "rule " << options.rules.size() << " is none\n";
   for (const Unit& unit : units) {
     for (const Parameter& parameter : unit.parameters) {
       text << "parameter \"" << parameter.name << "\" has shape "
@@ -47,8 +50,8 @@ std::string write_manifest(const std::vector<Unit>& units, const Options& option
            << describe({unit.dtype, unit.param_dtype, unit.reduce_dtype}) << ", reduced in "
            << c10::toString(unit.reduce_dtype)
            << (parameter.tensor.requires_grad() ? "" : ", frozen") << ", in unit \"" << unit.name
-           << "\"" << (unit.is_optional ? ", optional" : "") << (unit.is_kept ? ", kept" : "")
-           << "\n";
+           << "\", " << to_string(unit.placement.strategy) << (unit.is_optional ? ", optional" : "")
+           << (unit.is_kept ? ", kept" : "") << "\n";
     }
   }
   text << "end of the parameters\n";

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "engine/partition/module_tree.hpp"
+#include "engine/partition/unit_rules.hpp"
 #include "engine/touch/deferred.hpp"
 #include "engine/unit/precision.hpp"
 #include "fsdp/base/error.hpp"
@@ -56,31 +57,6 @@ std::set<std::string> claim(const ModuleTree& tree, const Units& policy) {
   return claimed;
 }
 
-/// Asks `policy` about every unit that is a module, and notes the answers in `claimed`.
-void ask_units(Partition& partition, const ModuleTree& tree, const Units& policy,
-               const char* option, bool Unit::* claimed) {
-  std::set<std::string> asked;
-  for (Unit& unit : partition.units) {
-    if (unit.bundle == partition.replicated) {
-      continue;
-    }
-    const auto node = std::ranges::find(tree.modules, unit.module, &ModuleTree::Node::name);
-    std::int64_t numel = 0;
-    for (const Parameter& parameter : unit.parameters) {
-      numel += parameter.numel;
-    }
-    asked.insert(unit.module);
-    unit.*claimed = policy.claims({.name = unit.module,
-                                   .module = node == tree.modules.end() ? nullptr : node->module,
-                                   .numel = numel});
-  }
-  for (const std::string& name : policy.required_names) {
-    FSDP_CHECK(asked.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::", option,
-               " lists \"", name,
-               "\", which is not the module of a unit: list it in Options::units too");
-  }
-}
-
 /// Modules inside of which MixedPrecision leaves everything as it is.
 std::set<std::string> full_precision_modules(const ModuleTree& tree, const Units& policy) {
   std::set<std::string> claimed;
@@ -106,11 +82,24 @@ bool is_in_any(const std::string& path, const std::set<std::string>& modules) {
 }
 
 /// What mixed precision does to the operators that take a unit's weights.
-void set_casts(Unit& unit, const MixedPrecision& precision) {
+void set_casts(Unit& unit, const Options& options) {
   if (c10::isFloatingType(unit.param_dtype)) {
-    unit.casts_operands = precision.param.has_value();
-    unit.result_dtype = precision.output;
+    unit.casts_operands = casts_operands(options);
+    unit.result_dtype = options.precision.output;
   }
+}
+
+/// Elements of each unit, by the path of its module; what units inside of it have is not counted.
+std::map<std::string, std::int64_t> numels_of(const ModuleTree& tree,
+                                              const std::set<std::string>& claimed) {
+  std::map<std::string, std::int64_t> numels;
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& [name, tensor] : tree.parameters) {
+    if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      numels[owner_of(parent_of(name), claimed)] += tensor.numel();
+    }
+  }
+  return numels;
 }
 
 /// What the parameters of one flat buffer have in common, besides the module.
@@ -145,7 +134,8 @@ std::string unit_name(const std::string& owner, const OfOwner& of, const Kind& k
 std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
                                         const std::set<std::string>& claimed,
                                         const std::set<std::string>& full_precision,
-                                        const Options& options) {
+                                        const std::map<std::string, Terms>& terms,
+                                        std::int64_t replicate_below) {
   std::map<std::string, OfOwner> owners;
   std::unordered_map<const c10::TensorImpl*, Parameter*> first_names;
   int order = 0;
@@ -154,10 +144,12 @@ std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
       known->second->aliases.push_back(name);
       continue;
     }
+    const std::string owner = owner_of(parent_of(name), claimed);
+    const Terms& of_unit = terms.at(owner);
     const bool is_small =
-        options.strategy != Strategy::kReplicate && tensor.numel() < options.replicate_below;
-    OfOwner& of = owners[is_small ? kReplicatedName : owner_of(parent_of(name), claimed)];
-    const Kind kind{.types = types_of(tensor, is_in_any(name, full_precision), options.precision),
+        of_unit.strategy != Strategy::kReplicate && tensor.numel() < replicate_below;
+    OfOwner& of = owners[is_small ? kReplicatedName : owner];
+    const Kind kind{.types = types_of(tensor, is_in_any(name, full_precision), of_unit.precision),
                     .is_frozen = !tensor.requires_grad()};
     if (std::ranges::find(of.kinds, kind) == of.kinds.end()) {
       of.kinds.push_back(kind);
@@ -181,10 +173,13 @@ std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
 Partition group(ModuleTree tree, const Options& options) {
   drop_ignored(tree, options.ignore);
   check_tree(tree);
-  check_precision(options.precision);
+  check_precision(options);
   const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
-  std::map<std::string, OfOwner> of_owners = by_owner(tree, claimed, full, options);
+  std::map<std::string, Terms> terms = terms_of_units(tree, numels_of(tree, claimed), options);
+  std::map<std::string, OfOwner> of_owners =
+      by_owner(tree, claimed, full, terms, options.replicate_below);
+  terms[kReplicatedName] = {.strategy = Strategy::kReplicate, .precision = options.precision};
   std::vector<std::string> owners = {""};
   for (const ModuleTree::Node& node : tree.modules) {
     if (claimed.contains(node.name)) {
@@ -207,11 +202,13 @@ Partition group(ModuleTree tree, const Options& options) {
       unit.name = unit_name(owner, of, kind);
       unit.module = owner;
       unit.bundle = bundle;
-      unit.placement.strategy = owner == kReplicatedName ? Strategy::kReplicate : options.strategy;
+      unit.placement.strategy = terms.at(owner).strategy;
+      unit.is_kept = terms.at(owner).is_kept;
+      unit.is_optional = terms.at(owner).is_optional;
       unit.dtype = kind.types.shard;
       unit.param_dtype = kind.types.param;
       unit.reduce_dtype = kind.types.reduce;
-      set_casts(unit, options.precision);
+      set_casts(unit, options);
       unit.parameters = std::move(of.parameters[kind]);
       unit.device = unit.parameters.front().tensor.device();
       result.units.push_back(std::move(unit));
@@ -226,8 +223,6 @@ Partition group(ModuleTree tree, const Options& options) {
     }
     ++bundle;
   }
-  ask_units(result, tree, options.optional, "optional", &Unit::is_optional);
-  ask_units(result, tree, options.keep_gathered, "keep_gathered", &Unit::is_kept);
   return result;
 }
 

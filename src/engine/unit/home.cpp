@@ -33,10 +33,10 @@ class CountingCopier : public Copier {
 
 std::unique_ptr<Copier> make_copier(const Options& options, c10::Device device,
                                     Counters& counters) {
-  if (!options.offload.has_value()) {
+  if (!options.memory.offload.has_value()) {
     return nullptr;
   }
-  std::shared_ptr<Copier> copier = options.offload->copier;
+  std::shared_ptr<Copier> copier = options.memory.offload->copier;
   if (copier == nullptr && device.is_cpu()) {
     return nullptr;
   }
@@ -47,7 +47,7 @@ std::unique_ptr<Copier> make_copier(const Options& options, c10::Device device,
 }
 
 void set_home(std::vector<Unit>& units, const Options& options, Copier* copier) {
-  const bool pins = options.offload.has_value() && options.offload->pin_memory;
+  const bool pins = options.memory.offload.has_value() && options.memory.offload->pin_memory;
   for (Unit& unit : units) {
     unit.home = copier == nullptr ? Home{.device = unit.device}
                                   : Home{.device = c10::kCPU,

@@ -27,6 +27,11 @@ comm::Communicator* unless_alone(comm::Communicator* group) {
 
 }  // namespace
 
+bool needs_mesh(Strategy strategy) {
+  return strategy == Strategy::kHybrid || strategy == Strategy::kHybridOptimizer ||
+         strategy == Strategy::kSecondaryShard;
+}
+
 Placement make_placement(Strategy strategy, comm::Communicator& world, const Groups& mesh) {
   Placement placement;
   placement.strategy = strategy;

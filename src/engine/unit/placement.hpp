@@ -56,6 +56,9 @@ struct Groups {
   comm::Communicator* replicate = nullptr;
 };
 
+/// Whether the strategy has to know who is whose replica.
+bool needs_mesh(Strategy strategy);
+
 Placement make_placement(Strategy strategy, comm::Communicator& world, const Groups& mesh = {});
 
 }  // namespace fsdp::engine

@@ -3,6 +3,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "fsdp/base/error.hpp"
 
 namespace fsdp {
@@ -36,19 +38,28 @@ namespace {
 
 bool is_low(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 
-void check_type(const std::optional<at::ScalarType>& type, const char* name) {
+void check_type(const std::optional<at::ScalarType>& type, const std::string& name) {
   FSDP_CHECK(!type.has_value() || is_low(*type) || *type == at::kFloat, ErrorCode::kInvalidArgument,
-             "[fully_shard] precision.", name, " is ", c10::toString(type.value_or(at::kFloat)),
+             "[fully_shard] ", name, " is ", c10::toString(type.value_or(at::kFloat)),
              ", must be bfloat16, float16 or float32");
 }
 
 }  // namespace
 
-void check_precision(const MixedPrecision& precision) {
-  check_type(precision.param, "param");
-  check_type(precision.reduce, "reduce");
-  check_type(precision.output, "output");
-  check_type(precision.buffers, "buffers");
+void check_precision(const Options& options) {
+  check_type(options.precision.param, "precision.param");
+  check_type(options.precision.reduce, "precision.reduce");
+  check_type(options.precision.output, "precision.output");
+  check_type(options.precision.buffers, "precision.buffers");
+  for (std::size_t i = 0; i < options.rules.size(); ++i) {
+    check_type(options.rules[i].param, "rules[" + std::to_string(i) + "].param");
+  }
+}
+
+bool gathers_float16(const Options& options) {
+  return options.precision.param == at::kHalf ||
+         std::ranges::any_of(options.rules,
+                             [](const UnitRule& rule) { return rule.param == at::kHalf; });
 }
 
 Types types_of(const at::Tensor& parameter, bool keeps_precision, const MixedPrecision& precision) {

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/engine/fully_shard.hpp"
-#include "fsdp/engine/precision.hpp"
+#include "fsdp/engine/options.hpp"
 
 namespace fsdp::engine {
 
@@ -20,8 +19,12 @@ struct Types {
   auto operator<=>(const Types&) const = default;
 };
 
-/// @throws Error kInvalidArgument for a type that makes no sense
-void check_precision(const MixedPrecision& precision);
+/// @throws Error kInvalidArgument for a type that makes no sense, in Options::precision or in a
+/// rule
+void check_precision(const Options& options);
+
+/// Whether weights are gathered in float16, where small gradients vanish without a LossScaler.
+bool gathers_float16(const Options& options);
 
 /// `keeps_precision`: it is in a module of MixedPrecision::full_precision.
 Types types_of(const at::Tensor& parameter, bool keeps_precision, const MixedPrecision& precision);

@@ -60,7 +60,7 @@ struct Unit {
   std::vector<Parameter> parameters;
   std::unique_ptr<layout::UnitLayout> layout;  ///< Placement::slices slices
   Placement placement;
-  bool is_optional = false;     ///< Options::optional
+  bool is_optional = false;     ///< UnitRule::optional
   bool is_kept = false;         ///< stays gathered to the end of backward
   bool casts_operands = false;  ///< what comes with its weights is cast to their type
   std::optional<at::ScalarType> result_dtype;  ///< what comes out is cast to this
