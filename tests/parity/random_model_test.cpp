@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fsdp/comm/mesh.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "support/random_model.hpp"
 #include "support/slow_copier.hpp"
 #include "support/twins.hpp"

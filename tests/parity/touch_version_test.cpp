@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Whoever changes the shards, and however, the next operator sees it.
+#include "fsdp/engine/shard_access.hpp"
 #include "parity/touch_support.hpp"
 
 namespace fsdp::test {
