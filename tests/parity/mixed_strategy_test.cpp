@@ -111,7 +111,7 @@ TEST(Mixed, ChosenUnitsStayGatheredFromForwardToTheEndOfBackward) {
     Options wrong = test_options(units_of<Block>());
     wrong.rules.push_back({.units = units_listed({"block7"}), .keep_gathered = true});
     EXPECT_THAT(error_of([&] { fully_shard(std::make_shared<Tower>(), world, wrong); }),
-                HasSubstr("Options::keep_gathered lists \"block7\""));
+                HasSubstr("Options::rules[0] lists \"block7\""));
   });
 }
 

@@ -47,7 +47,8 @@ TEST(TouchVersion, NextForwardSeesAnOptimizersStep) {
 TEST(TouchVersion, NextForwardSeesEditsOfShards) {
   expect_fresh_weights([](Sharded& sharded) { sharded.parameters()[0].data().zero_(); });
   expect_fresh_weights([](Sharded& sharded) { sharded.parameters()[1].detach().add_(1.0); });
-  expect_fresh_weights([](Sharded& sharded) { sharded.shard_access()->flats()[2].shard.fill_(0.25); });
+  expect_fresh_weights(
+      [](Sharded& sharded) { sharded.shard_access()->flats()[2].shard.fill_(0.25); });
 }
 
 TEST(TouchVersion, ChangedShardsBetweenForwardAndBackwardThrow) {
