@@ -27,7 +27,7 @@ struct Pair : nn::Module {
 
 Options quiet() {
   Options options{.units = units_of<nn::Linear>()};
-  options.print_promise = false;
+  options.debug.print_promise = false;
   return options;
 }
 
