@@ -3,6 +3,7 @@
 # precompiled header; those of torch-free modules without LibTorch on the include path.
 # tests/golden/public_headers.txt lists the headers.
 set(_fsdp_torch_free base layout schedule memory trace format archive launch data tokens)
+set(_fsdp_lm tokens data models train)
 set(_fsdp_header_list ${PROJECT_SOURCE_DIR}/tests/golden/public_headers.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_fsdp_header_list})
 file(STRINGS ${_fsdp_header_list} _fsdp_headers REGEX "\\.hpp$")
@@ -13,6 +14,9 @@ foreach(header IN LISTS _fsdp_headers)
   set(source ${PROJECT_BINARY_DIR}/header_checks/${stem}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT "#include \"@header@\"\n#include \"@header@\" // twice\n")
   string(REGEX REPLACE "^fsdp/([^/]*)/.*" "\\1" module ${header})
+  if(module IN_LIST _fsdp_lm AND NOT FSDP_BUILD_LM)
+    continue()
+  endif()
   if(module IN_LIST _fsdp_torch_free)
     list(APPEND _fsdp_free_sources ${source})
   else()

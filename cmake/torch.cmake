@@ -2,7 +2,7 @@
 # LibTorch as the target fsdp::torch, with system includes. A LibTorch that the caller names
 # (CMAKE_PREFIX_PATH, Torch_DIR) wins, then the wheel in .venv of this checkout, then the system's.
 # An earlier answer in the cache must not outlive the question.
-if(NOT "${CMAKE_PREFIX_PATH}" STREQUAL "${_fsdp_torch_prefix}")
+if(PROJECT_IS_TOP_LEVEL AND NOT "${CMAKE_PREFIX_PATH}" STREQUAL "${_fsdp_torch_prefix}")
   unset(Torch_DIR CACHE)
   unset(Caffe2_DIR CACHE)
   unset(TORCH_LIBRARY CACHE)

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DCONSUMER=find_package|add_subdirectory -DSOURCE= -DBUILD= -DWORK= ... -P run.cmake
-# Builds the consumer in WORK and runs it with one rank.
+# What the cases share. Each gets SOURCE, BUILD, WORK, TORCH, GENERATOR, COMPILER, TYPE and VERSION.
+unset(ENV{LD_LIBRARY_PATH})
+file(REMOVE_RECURSE ${WORK})
+
+# run(command...): must succeed; its standard output is in OUTPUT.
 function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE error)
+  message(STATUS "${ARGN}\n${output}${error}")
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "failed with ${status}: ${ARGN}")
   endif()
+  set(OUTPUT "${output}" PARENT_SCOPE)
 endfunction()
 
-file(REMOVE_RECURSE ${WORK})
-set(arguments -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=${TYPE})
-if(CONSUMER STREQUAL "find_package")
-  run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-  set(ENV{CMAKE_PREFIX_PATH} ${WORK}/prefix:${TORCH})
-  list(APPEND arguments -DVERSION=${VERSION})
-else()
-  set(ENV{CMAKE_PREFIX_PATH} ${TORCH})
-  list(APPEND arguments -DFSDP_SOURCE=${SOURCE})
-endif()
-run(${CMAKE_COMMAND} -S ${SOURCE}/tests/package/${CONSUMER} -B ${WORK}/build ${arguments})
-run(${CMAKE_COMMAND} --build ${WORK}/build --target consumer -j 2)
-run(${WORK}/build/consumer)
+# configure(project build [-DX=Y ...]): with this build's compiler.
+function(configure project build)
+  run(${CMAKE_COMMAND} -S ${SOURCE}/tests/package/${project} -B ${build} -G ${GENERATOR}
+      -DCMAKE_CXX_COMPILER=${COMPILER} ${ARGN})
+endfunction()
+
+function(expect condition)
+  cmake_language(EVAL CODE "
+    if(NOT (${condition}))
+      message(FATAL_ERROR [==[not so: ${condition}]==])
+    endif()")
+endfunction()

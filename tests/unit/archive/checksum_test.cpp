@@ -30,5 +30,20 @@ TEST(ChecksumTest, SumsOfPartsJoinToTheSumOfTheWhole) {
   }
 }
 
+// The sums are those of Python's zlib over 6 GiB of zeros, and the same followed by "123456789".
+TEST(ChecksumTest, RangesLongerThanFourGigabytesJoin) {
+  const std::string zeros(1 << 10, '\0');
+  std::uint32_t sum = crc32(zeros.data(), zeros.size());
+  std::uint32_t two_gib = 0;
+  std::int64_t bytes = 1 << 10;
+  for (; bytes < std::int64_t{4} << 30; bytes *= 2) {
+    two_gib = sum;
+    sum = crc32_joined(sum, sum, bytes);
+  }
+  sum = crc32_joined(two_gib, sum, bytes);
+  EXPECT_EQ(sum, 0xc64e0e30u);
+  EXPECT_EQ(crc32_joined(sum, 0xcbf43926u, 9), 0x23ca184bu);
+}
+
 }  // namespace
 }  // namespace fsdp::archive

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# What makes the same build faster and changes nothing in it: ccache, a quick linker, and no more
-# jobs than the memory carries. Only when this is the top project; set by hand, a value stays.
-if(NOT PROJECT_IS_TOP_LEVEL)
-  return()
+# What this project decides only where no other adds it: where programs go, the build type, and what
+# makes the same build faster: ccache, a quick linker, and no more jobs than the memory carries. Set
+# by hand, a value stays.
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
 # A translation unit with torch/torch.h takes 1.2 GB, a link about 1 GB.

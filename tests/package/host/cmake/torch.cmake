@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+message(FATAL_ERROR "fsdp took the host's torch.cmake for its own")
