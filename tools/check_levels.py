@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module includes itself and lower levels only, no sibling; and torch stays in its layer.
+"""A module includes itself and lower levels only, no sibling; torch and models stay in their place.
 
 --torch-free-sources lists the .cpp files of torch-free modules instead, for clang-tidy.
 """
@@ -31,6 +31,8 @@ FLOORS = {
     ],
 }
 TORCH_FREE = set(LEVELS[0] + LEVELS[1] + ["launch", "data", "archive"])
+# The half that FSDP_BUILD_LM=OFF leaves out; the core must not reach into it, whatever the level.
+LANGUAGE_MODELS = {"tokens", "data", "models", "train"}
 # Where a public header may include all of torch/torch.h.
 WHOLE_TORCH = {"models", "train"}
 
@@ -107,6 +109,11 @@ def findings_in(path):
             found.append(
                 f"{where(path, number)}: {module} (level {LEVEL_OF[module]}) includes "
                 f"{target} (level {LEVEL_OF[target]}); only lower levels are allowed"
+            )
+        if target in LANGUAGE_MODELS and module not in LANGUAGE_MODELS | {"apps"}:
+            found.append(
+                f"{where(path, number)}: {module} is in the core, yet includes {target}, which "
+                "FSDP_BUILD_LM=OFF leaves out"
             )
         reason = upward(module, path, include)
         if reason:

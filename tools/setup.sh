@@ -65,6 +65,15 @@ jobs() {
 
 # Set-up, step 1: packages of the system -----------------------------------------------------------
 
+# Who needs which header, and the package of Debian that has it. Whoever adds fsdp to a project of
+# their own needs what is marked core, or lets CMake fetch it.
+headers='core nlohmann/json.hpp nlohmann-json3-dev
+core libdeflate.h libdeflate-dev
+program CLI/CLI.hpp libcli11-dev
+models pcre2.h libpcre2-dev
+tests gtest/gtest.h libgtest-dev
+tests gmock/gmock.h libgmock-dev'
+
 # Adds to `missing` (without which nothing builds) and `wanted` (which only makes it faster).
 find_missing_packages() {
   missing=() wanted=()
@@ -73,15 +82,10 @@ find_missing_packages() {
   python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
   [[ -n $(compiler) ]] || missing+=(g++)
   have clang++-19 || [[ -n ${CXX:-} ]] || wanted+=(clang-19)
-  if [[ ! -r /usr/include/gtest/gtest.h ]]; then has_header gtest/gtest.h || missing+=(libgtest-dev); fi
-  if [[ ! -r /usr/include/gmock/gmock.h ]]; then has_header gmock/gmock.h || missing+=(libgmock-dev); fi
-  if [[ ! -r /usr/include/nlohmann/json.hpp ]]; then
-    has_header nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
-  fi
-  if [[ ! -r /usr/include/CLI/CLI.hpp ]]; then has_header CLI/CLI.hpp || missing+=(libcli11-dev); fi
-  if [[ ! -r /usr/include/libdeflate.h ]]; then has_header libdeflate.h || missing+=(libdeflate-dev); fi
-  if [[ ! -r /usr/include/zlib.h ]]; then has_header zlib.h || missing+=(zlib1g-dev); fi
-  if [[ ! -r /usr/include/pcre2.h ]]; then has_header pcre2.h || missing+=(libpcre2-dev); fi
+  local header package
+  while read -r _ header package; do
+    [[ -r /usr/include/$header ]] || has_header "$header" || missing+=("$package")
+  done <<<"$headers"
   have ninja || wanted+=(ninja-build)
   have ccache || wanted+=(ccache)
   have mold || have ld.lld || have ld.lld-19 || wanted+=(mold)
@@ -136,6 +140,7 @@ setup_packages() {
     say "     Installing them needs root. On Debian or Ubuntu:"
     say "       sudo apt-get install ${missing[*]} ${wanted[*]:-}"
     say "     elsewhere the packages have similar names. Then run the same command again."
+    say "     The library alone, in a project of yours, needs less: docs/how-to/add-to-your-project.md"
     exit 2
   fi
   if [[ ${#wanted[@]} -gt 0 ]]; then

@@ -43,6 +43,14 @@ class ChecksTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("src/layout/a.cpp:2: layout (level 1) includes schedule (level 1)", text)
 
+    def test_language_models_in_the_core_are_refused_and_in_the_program_are_not(self):
+        self.write("src/engine/a.cpp", LICENCE + '#include "fsdp/models/gpt.hpp"\n')
+        self.write("apps/fsdp/a.cpp", LICENCE + '#include "fsdp/models/gpt.hpp"\n')
+        code, text = self.run_check("levels")
+        self.assertEqual(code, 1)
+        self.assertIn("src/engine/a.cpp:2: engine is in the core, yet includes models", text)
+        self.assertNotIn("apps/", text)
+
     def test_torch_in_a_torch_free_module_is_refused(self):
         self.write("src/layout/a.cpp", "#include <ATen/core/Tensor.h>\n")
         self.assertIn("layout is torch-free", self.run_check("levels")[1])
