@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What the test package_find_package leaves behind, as a user of the installed library has it; and
-/// what a configuration says that cannot work.
+/// What the tests package_core and package_lm leave behind, as a user of the installed library has
+/// it; and what a configuration says that cannot work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,9 +17,9 @@ using ::testing::HasSubstr;
 
 /// The consumer includes one header and links one target.
 TEST(Package, Fault135_AProgramOfAnotherProjectRunsOnTwoRanks) {
-  const std::string installed = FSDP_PACKAGE_DIR;
-  const CommandResult result = run_command(
-      {installed + "/prefix/bin/fsdp", "run", "-n", "2", "--", installed + "/build/consumer"});
+  const std::string packages = FSDP_PACKAGES;
+  const CommandResult result = run_command({packages + "/lm/prefix/bin/fsdp", "run", "-n", "2",
+                                            "--", packages + "/core/build/consumer"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("2 parameters on rank 0 of 2"));
   EXPECT_THAT(result.out, HasSubstr("2 parameters on rank 1 of 2"));
@@ -62,10 +62,10 @@ TEST(Package, Fault135_ALibTorchWithoutDistributedIsOneClearError) {
 }
 
 TEST(Package, Fault135_AnotherLibTorchThanTheLibrarysIsOneClearError) {
-  const std::string installed = FSDP_PACKAGE_DIR;
-  expect_one_error(FakeLibTorch().configure(FSDP_SOURCE_DIR "/tests/package/find_package",
-                                            "-Dfsdp_DIR=" + installed + "/prefix/lib/cmake/fsdp"),
-                   "but 9.9.9 was");
+  expect_one_error(
+      FakeLibTorch().configure(FSDP_SOURCE_DIR "/tests/package/installed",
+                               "-Dfsdp_DIR=" FSDP_PACKAGES "/core/prefix/lib/cmake/fsdp"),
+      "but 9.9.9 was");
 }
 
 }  // namespace
