@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/layout/unit_layout.hpp"
+#include "fsdp/base/error.hpp"
 
-int main() { return fsdp::layout::UnitLayout({35, 7}, 4, 1).shard_numel() == 11 ? 0 : 1; }
+int main() {
+  try {
+    fsdp::fail(fsdp::ErrorCode::kInternal, "from the library");
+  } catch (const fsdp::Error& error) {
+    return error.text() == "from the library" ? 0 : 1;
+  }
+}
