@@ -87,6 +87,7 @@ command_lint() {
   check "named notes" python3 tools/check_notes.py
   check "licence lines, lengths, header list" python3 tools/check_files.py
   check "fault table" python3 tools/check_faults.py
+  check "names in pages and comments" python3 tools/check_names.py
   check "quoted examples" python3 tools/check_snippets.py
   check "planted bugs still fit" python3 tools/check_mutants.py
   check_with "$shellcheck" "shell scripts" check_scripts "$shellcheck"

@@ -99,6 +99,16 @@ class ChecksTest(unittest.TestCase):
         self.assertIn(f'#line 11 "{self.root}/docs/a.md"\nuse(n);\n', text)
         self.assertNotIn("quoted", text)
 
+    def test_a_member_that_a_text_names_exists(self):
+        self.write("include/fsdp/a/box.hpp", "/// See Box::width() and Box::depth().\nstruct Box { int width; };\n")
+        self.write("docs/how-to/a.md", "`Box::width`, `Box.height`, `at::Box::grad()`\n```\nBox::code\n```\n")
+        self.write("docs/decisions/0001-a.md", "`Box::old`\n")
+        code, text = self.run_check("names")
+        self.assertEqual(code, 1)
+        self.assertIn("include/fsdp/a/box.hpp:1: Box has no member depth", text)
+        self.assertIn("docs/how-to/a.md:1: Box has no member height", text)
+        self.assertEqual(text.count("\n"), 2)
+
     def test_a_skip_needs_a_line_with_a_reason(self):
         self.write("tests/skips.txt", "# why\nHosts.* needs root\n")
         self.write(

@@ -99,7 +99,7 @@ class Sharded {
   /// for which this backward, or one that was deferred to it, has a gradient on any rank, with this
   /// rank's part of the gradient, reduced, divided, and added to what earlier backwards left. The
   /// hook may change it in place, by element: it is what the optimizer reads. For hooks on the full
-  /// local gradient, before reduction, use Tensor::register_hook() on the module's tensor.
+  /// local gradient, before reduction, use at::Tensor::register_hook() on the module's tensor.
   ///
   /// Hooks run on the thread that called backward(), after all reductions, in the order of
   /// registration, parameters in the module's order; the same parameters on all ranks, empty parts
