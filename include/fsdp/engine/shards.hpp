@@ -31,7 +31,7 @@ struct NamedShard {
 struct GroupRule {
   int groups = 1;
   /// The group of a parameter, from 0 to groups - 1; -1 for none, which leaves it untrained.
-  std::function<int(const NamedShard&)> group_of;
+  std::function<int(const NamedShard&)> group_of = {};
 };
 
 /// Two groups: 0 has the parameters that weight decay is for, 1 the others, which are biases and
