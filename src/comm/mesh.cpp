@@ -4,8 +4,10 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "comm/dispatch_guard.hpp"
@@ -17,10 +19,24 @@
 namespace fsdp {
 namespace {
 
-using Sizes = DeviceMesh::Sizes;
+std::string text_of(const std::vector<MeshAxis>& axes) {
+  std::string text;
+  for (const MeshAxis& axis : axes) {
+    text += (text.empty() ? "" : " x ") + axis.name + " " + std::to_string(axis.size);
+  }
+  return text;
+}
 
-std::string text_of(const Sizes& sizes) {
-  return "replicate " + std::to_string(sizes.replicate) + " x shard " + std::to_string(sizes.shard);
+/// A mesh as ranks compare it: of one size, whatever it says.
+struct Wish {
+  std::size_t hash = 0;
+  std::array<char, 248> text = {};  ///< its first letters, for people; ends with a zero
+};
+
+Wish wish_for(const std::string& text) {
+  Wish wish{.hash = std::hash<std::string>{}(text)};
+  std::copy_n(text.begin(), std::min(text.size(), wish.text.size() - 1), wish.text.begin());
+  return wish;
 }
 
 /// Every rank's `mine`, by rank. @collective
@@ -35,20 +51,34 @@ std::vector<Record> gather(comm::Communicator& group, Record mine, const std::st
   return all;
 }
 
-/// `sizes`, once all ranks have asked for them and they fit.
-Sizes agreed(const World& world, const Sizes& sizes) {
-  const auto all = gather(world.communicator(), sizes, "mesh");
+/// `axes`, once all ranks have asked for them and they fit.
+std::vector<MeshAxis> agreed(const World& world, std::vector<MeshAxis> axes) {
+  const std::string text = text_of(axes);
+  const auto all = gather(world.communicator(), wish_for(text), "mesh");
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    FSDP_CHECK(all[rank].replicate == all[0].replicate && all[rank].shard == all[0].shard,
-               ErrorCode::kMismatch, "mesh: rank 0 asks for ", text_of(all[0]), ", but rank ", rank,
-               " for ", text_of(all[rank]), ": all ranks need the same mesh");
+    FSDP_CHECK(all[rank].hash == all[0].hash, ErrorCode::kMismatch, "mesh: rank 0 asks for ",
+               all[0].text.data(), ", but rank ", rank, " for ", all[rank].text.data(),
+               ": all ranks need the same mesh");
   }
-  const std::int64_t places = std::int64_t{sizes.replicate} * sizes.shard;
-  FSDP_CHECK(sizes.replicate >= 1 && sizes.shard >= 1 && places == world.size(),
-             ErrorCode::kInvalidArgument, "mesh ", text_of(sizes), " has ", places,
-             " places, but the world has ", world.size(),
-             " ranks: choose two sizes whose product is the number of ranks");
-  return sizes;
+  std::int64_t places = 1;
+  bool are_positive = true;
+  for (auto axis = axes.begin(); axis != axes.end(); ++axis) {
+    places *= axis->size;
+    are_positive = are_positive && axis->size >= 1;
+    FSDP_CHECK(!axis->name.empty() &&
+                   std::find_if(axes.begin(), axis,
+                                [&](const MeshAxis& of) { return of.name == axis->name; }) == axis,
+               ErrorCode::kInvalidArgument, "mesh ", text, " has an axis \"", axis->name,
+               "\", whose name is empty or there twice");
+  }
+  FSDP_CHECK(are_positive && places == world.size(), ErrorCode::kInvalidArgument, "mesh ", text,
+             " has ", places, " places, but the world has ", world.size(),
+             " ranks: choose sizes whose product is the number of ranks");
+  return axes;
+}
+
+World alone(const World& world) {
+  return World(comm::detail::make_group_of_one(world.communicator().shared_from_this()), 0, 1);
 }
 
 /// The world's `count` ranks from `first` on, every `step`-th.
@@ -58,7 +88,7 @@ World axis(const World& world, int first, int step, int count, const std::string
   }
   comm::Communicator& all = world.communicator();
   if (count == 1) {
-    return World(comm::detail::make_group_of_one(all.shared_from_this()), 0, 1);
+    return alone(world);
   }
   std::vector<int> ranks;
   for (int i = 0; i < count; ++i) {
@@ -73,15 +103,44 @@ World axis(const World& world, int first, int step, int count, const std::string
   return World(std::move(group), local_rank, local_size);
 }
 
+/// How far apart neighbours along an axis are: the places of all axes inside of it.
+int step_of(const std::vector<MeshAxis>& axes, const std::string& name) {
+  int step = 1;
+  for (auto axis = axes.rbegin(); axis != axes.rend() && axis->name != name; ++axis) {
+    step *= axis->size;
+  }
+  return step;
+}
+
 }  // namespace
 
-DeviceMesh::DeviceMesh(const World& world, Sizes sizes)
-    : world_(world),
-      sizes_(agreed(world, sizes)),
-      shard_(axis(world, world.rank() / sizes.shard * sizes.shard, 1, sizes.shard, "shard")),
-      replicate_(
-          axis(world, world.rank() % sizes.shard, sizes.shard, sizes.replicate, "replicate")) {}
+DeviceMesh::DeviceMesh(const World& world, std::vector<MeshAxis> axes)
+    : world_(world), axes_(agreed(world, std::move(axes))), alone_(alone(world)) {
+  for (const MeshAxis& of : axes_) {
+    const int step = step_of(axes_, of.name);
+    const int first = world.rank() - world.rank() / step % of.size * step;
+    groups_.push_back(axis(world, first, step, of.size, of.name));
+  }
+}
 
-std::string DeviceMesh::describe() const { return text_of(sizes_); }
+int DeviceMesh::size(std::string_view axis) const { return along(axis).size(); }
+int DeviceMesh::index(std::string_view axis) const { return along(axis).rank(); }
+
+const World& DeviceMesh::along(std::string_view axis) const {
+  const auto found = std::ranges::find(axes_, axis, &MeshAxis::name);
+  return found == axes_.end() ? alone_ : groups_[static_cast<std::size_t>(found - axes_.begin())];
+}
+
+void DeviceMesh::refuse_others(std::initializer_list<std::string_view> known,
+                               const std::string& reader) const {
+  for (const MeshAxis& axis : axes_) {
+    FSDP_CHECK(axis.size == 1 || std::ranges::find(known, axis.name) != known.end(),
+               ErrorCode::kUnsupported, reader, " does not know the axis \"", axis.name,
+               "\" of the mesh ", describe(), ", which has ", axis.size,
+               " ranks: pass a mesh of the axes that it knows, or of size 1");
+  }
+}
+
+std::string DeviceMesh::describe() const { return text_of(axes_); }
 
 }  // namespace fsdp

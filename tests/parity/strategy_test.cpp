@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Every strategy on every mesh: numbers, traffic and memory.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,6 +9,7 @@
 
 #include "fsdp/comm/mesh.hpp"
 #include "fsdp/fsdp.hpp"
+#include "support/error_of.hpp"
 #include "support/processes.hpp"
 #include "support/strategy_cases.hpp"
 
@@ -69,6 +71,33 @@ TEST_P(Strategies, EqualOneProcessInNumbersAndTheirFormulasInTrafficAndMemory) {
       expect_like_one_process(GetParam(), world, align_bytes, expected, /*checks_memory=*/true);
     });
   }
+}
+
+TEST(MeshAxes, AnyOrderTrainsLikeOneProcessAndUnknownOnesAreRefused) {
+  const std::vector<at::Tensor> expected = train_alone(kSteps);
+  run_threads(6, [&](World world) {
+    const DeviceMesh mesh(world, {{"tensor", 1}, {"shard", 3}, {"replicate", 2}});
+    const DeviceMesh other(world, {{"tensor", 3}, {"shard", 2}});
+    for (const Strategy strategy :
+         {Strategy::kHybrid, Strategy::kHybridOptimizer, Strategy::kSecondaryShard}) {
+      const Case of{.strategy = strategy, .replicate = 2, .shard = 3};
+      SCOPED_TRACE(of.name());
+      const memory::Bytes memory = expected_memory(of, /*align_bytes=*/0);
+      Options options = test_options(chain_units(), /*align_bytes=*/0);
+      options.strategy = strategy;
+      options.memory.store = Store::kSlots;
+      options.mesh = mesh;
+      train_like_one_process(kSteps, world, options, &memory, expected,
+                             [&](Sharded& sharded, int step) {
+                               expect_traffic(of, sharded.report().counters, world, step);
+                             });
+      options.mesh = other;
+      EXPECT_THAT(error_of([&] { fully_shard(make_model(), world, options); }),
+                  testing::HasSubstr(std::string("the strategy ") + to_string(strategy) +
+                                     " does not know the axis \"tensor\" of the mesh tensor 3 x "
+                                     "shard 2, which has 3 ranks"));
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(AllMeshes, Strategies, testing::ValuesIn(cases({1, 2, 3, 4, 6, 8})),

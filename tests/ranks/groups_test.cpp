@@ -328,13 +328,15 @@ TEST(DeviceMesh, NamesItsAxesAndFindsEachRanksPlace) {
   test::on_all_transports(6, 20, [](World world) {
     const DeviceMesh mesh(world, {.replicate = 2, .shard = 3});
     EXPECT_EQ(mesh.describe(), "replicate 2 x shard 3");
-    EXPECT_EQ(mesh.shard_index(), world.rank() % 3);
-    EXPECT_EQ(mesh.replica_index(), world.rank() / 3);
-    EXPECT_EQ(mesh.shard().rank(), mesh.shard_index());
-    EXPECT_EQ(mesh.shard().size(), mesh.shard_size());
-    EXPECT_EQ(mesh.replicate().rank(), mesh.replica_index());
-    EXPECT_EQ(mesh.replicate().size(), mesh.replicate_size());
-    EXPECT_EQ(mesh.shard().local_rank(), mesh.shard_index());
+    EXPECT_EQ(mesh.index("shard"), world.rank() % 3);
+    EXPECT_EQ(mesh.index("replicate"), world.rank() / 3);
+    EXPECT_EQ(mesh.shard().rank(), world.rank() % 3);
+    EXPECT_EQ(mesh.shard().size(), 3);
+    EXPECT_EQ(mesh.size("shard"), 3);
+    EXPECT_EQ(mesh.replicate().rank(), world.rank() / 3);
+    EXPECT_EQ(mesh.replicate().size(), 2);
+    EXPECT_EQ(mesh.size("replicate"), 2);
+    EXPECT_EQ(mesh.shard().local_rank(), world.rank() % 3);
     EXPECT_EQ(mesh.shard().local_size(), 3);
     at::Tensor sum = at::full({1}, static_cast<double>(world.rank()));
     mesh.shard().communicator().all_reduce(sum, {.name = "rows"});
@@ -342,6 +344,52 @@ TEST(DeviceMesh, NamesItsAxesAndFindsEachRanksPlace) {
     mesh.replicate().communicator().all_reduce(sum, {.name = "columns"});
     EXPECT_EQ(sum.item<double>(), 15);
     world.barrier();
+  });
+}
+
+TEST(DeviceMesh, HasAnyAxesInAnyOrderTheLastInnermost) {
+  test::on_all_transports(8, 20, [](World world) {
+    const DeviceMesh mesh(world, {{"shard", 2}, {"pipeline", 2}, {"tensor", 1}, {"replicate", 2}});
+    EXPECT_EQ(mesh.describe(), "shard 2 x pipeline 2 x tensor 1 x replicate 2");
+    EXPECT_EQ(mesh.index("shard"), world.rank() / 4);
+    EXPECT_EQ(mesh.index("pipeline"), world.rank() / 2 % 2);
+    EXPECT_EQ(mesh.index("replicate"), world.rank() % 2);
+    EXPECT_EQ(mesh.size("tensor"), 1);
+    EXPECT_EQ(mesh.size("expert"), 1) << "an axis that is not there";
+    EXPECT_EQ(mesh.index("expert"), 0);
+    const auto sum_along = [&](const char* axis) {
+      at::Tensor sum = at::full({1}, static_cast<double>(world.rank()));
+      mesh.along(axis).communicator().all_reduce(sum, {.name = axis});
+      return static_cast<int>(sum.item<double>());
+    };
+    const int rank = world.rank();
+    EXPECT_EQ(sum_along("shard"), rank + (rank ^ 4));
+    EXPECT_EQ(sum_along("pipeline"), rank + (rank ^ 2));
+    EXPECT_EQ(sum_along("replicate"), rank + (rank ^ 1));
+    EXPECT_EQ(sum_along("expert"), rank);
+    world.barrier();
+  });
+}
+
+TEST(DeviceMesh, WhatKnowsSomeAxesRefusesOthersUnlessTheyAreTrivial) {
+  run_threads(4, [](World world) {
+    const DeviceMesh mesh(world, {{"tensor", 2}, {"expert", 1}, {"shard", 2}});
+    mesh.refuse_others({"shard", "tensor"}, "a reader");
+    EXPECT_THAT(test::error_of([&] { mesh.refuse_others({"replicate", "shard"}, "a reader"); }),
+                AllOf(HasSubstr("[unsupported]"),
+                      HasSubstr("a reader does not know the axis \"tensor\" of the mesh tensor 2 x "
+                                "expert 1 x shard 2, which has 2 ranks")));
+  });
+}
+
+TEST(DeviceMesh, NamesAreThereAndDistinct) {
+  run_threads(2, [](World world) {
+    EXPECT_THAT(test::error_of([&] { DeviceMesh(world, {{"shard", 2}, {"shard", 1}}); }),
+                HasSubstr("an axis \"shard\", whose name is empty or there twice"));
+    EXPECT_THAT(test::error_of([&] { DeviceMesh(world, {{"", 2}}); }), HasSubstr("is empty"));
+    const std::string other = world.rank() == 0 ? "tensor" : "expert";
+    EXPECT_THAT(test::error_of([&] { DeviceMesh(world, {{other, 2}}); }),
+                HasSubstr("rank 0 asks for tensor 2, but rank 1 for expert 2"));
   });
 }
 
@@ -355,7 +403,7 @@ TEST(DeviceMesh, TrivialAxesAreTheWorldAndTheRankAlone) {
       const DeviceMesh copies(world, 2, 1);
       EXPECT_EQ(&copies.replicate().communicator(), &group);
       EXPECT_EQ(copies.shard().size(), 1);
-      EXPECT_EQ(copies.replica_index(), world.rank());
+      EXPECT_EQ(copies.index("replicate"), world.rank());
       copies.shard().barrier();
       world.barrier();
     });

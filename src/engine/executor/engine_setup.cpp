@@ -158,6 +158,9 @@ Groups Engine::groups_of_mesh() const {
   }
   FSDP_CHECK(&mesh->world().communicator() == &communicator_, ErrorCode::kInvalidArgument,
              "[fully_shard] Options::mesh is of another world than the one that is sharded over");
+  mesh->refuse_others(
+      {DeviceMesh::kReplicate, DeviceMesh::kShard},
+      std::string("[fully_shard] the strategy ") + to_string(unit->placement.strategy));
   return {.shard = &mesh->shard().communicator(), .replicate = &mesh->replicate().communicator()};
 }
 
