@@ -21,7 +21,9 @@ using ::testing::HasSubstr;
 
 struct Pair : nn::Module {
   Pair() : a(register_module("a", nn::Linear(4, 4))), b(register_module("b", nn::Linear(4, 4))) {}
-  at::Tensor forward() { return b->forward(torch::tanh(a->forward(torch::ones({2, 4})))).sum(); }
+  at::Tensor forward(at::ScalarType type = at::kFloat) {
+    return b->forward(torch::tanh(a->forward(torch::ones({2, 4}, type)))).sum();
+  }
   nn::Linear a, b;
 };
 
@@ -102,7 +104,7 @@ std::vector<Misuse> with_weights() {
        [](const World& world) {
          Trained trained(world);
          trained.model->to(torch::kDouble);
-         trained.backward();
+         trained.model->forward(at::kDouble).backward();
        },
        "Convert the module before sharding it"},
       {"editing a weight",
@@ -117,7 +119,7 @@ std::vector<Misuse> with_weights() {
          std::shared_ptr<Pair> model = Trained(world).model;
          model->forward();
        },
-       "keep it alive"},
+       "keep the Sharded alive"},
       {"autocast",
        [](const World& world) {
          Trained trained(world);
