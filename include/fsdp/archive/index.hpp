@@ -2,7 +2,7 @@
 /// The index of a checkpoint: which logical tensors it holds, where their bytes lie, their sums,
 /// and every value that a run needs to go on. It is the last file of a checkpoint to be written, so
 /// a directory with a sound index is complete. docs/reference/checkpoint-format.md is its
-/// specification. Nothing in it tells how many ranks wrote it or which bytes were whose.
+/// specification. Nothing in it records how many ranks wrote it or which bytes were whose.
 #pragma once
 
 #include <cstdint>

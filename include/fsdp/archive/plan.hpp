@@ -54,7 +54,7 @@ struct ByteRange {
   std::int64_t bytes = 0;
 };
 
-/// What a rank with `slices` (one a tensor) writes or reads, in the order of the tensors; nothing
+/// What a rank with `slices` (one per tensor) writes or reads, in the order of the tensors; nothing
 /// for empty slices. @throws Error kInvalidArgument for a slice outside of its tensor
 std::vector<ByteRange> plan_ranges(const std::vector<Tensor>& tensors,
                                    const std::vector<Slice>& slices);

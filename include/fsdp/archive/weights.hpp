@@ -32,7 +32,7 @@ class WeightSource {
   WeightSource(WeightSource&&) noexcept;
   WeightSource& operator=(WeightSource&&) = delete;
 
-  /// In the order of the files; offsets are those in their files, sums are zero but for a
+  /// In the order of the files; offsets are those in their files, sums are zero except for a
   /// checkpoint's.
   const std::vector<Tensor>& tensors() const;
   /// nullptr without one of that name.

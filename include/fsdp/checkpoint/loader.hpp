@@ -28,7 +28,7 @@ struct LoadOptions {
   bool optimizer_options = true;
 };
 
-/// What was in a checkpoint and what was not; the same on all ranks but for `rng`.
+/// What was in a checkpoint and what was not; the same on all ranks except for `rng`.
 struct LoadReport {
   std::string path = {};
   std::int64_t step = 0;

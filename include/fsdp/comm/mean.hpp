@@ -54,7 +54,7 @@ class PendingMean {
 
 /// Starts the mean of `value` over all ranks, each counting by its `weight`, for example its number
 /// of samples. `name` stands in messages.
-/// @collective all ranks, with the same name; an all-gather of 16 bytes a rank, asynchronous
+/// @collective all ranks, with the same name; an all-gather of 16 bytes per rank, asynchronous
 /// @throws Error as a collective of comm::Communicator does
 ///
 /// *Example*: `double loss = fsdp::mean_over_ranks(world, own_loss, own_tokens).get();`

@@ -40,8 +40,8 @@ class World {
   /// Makes the group usable again after an error that only some ranks saw; sharded models drop the
   /// interrupted step. See comm::Communicator::recover(). @collective all ranks @blocks
   void recover() const;
-  /// Tells all ranks why this one is about to end: their waits end at once, with this text. Call it
-  /// where an exception is about to leave the program. Local.
+  /// Informs all ranks why this one is about to end: their waits end at once, with this text. Call
+  /// it where an exception is about to leave the program. Local.
   void publish_failure(const std::string& text) const noexcept;
 
  private:

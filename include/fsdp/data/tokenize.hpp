@@ -23,7 +23,7 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   tokens::EncodeOptions encode = {};
   bool end_files = false;  ///< put eos after each file
-  /// Called some dozen times a second at most, from the thread that tokenizes.
+  /// Called at most a few dozen times per second, from the thread that tokenizes.
   std::function<void(const TokenizeProgress&)> progress = {};
 };
 
@@ -32,7 +32,7 @@ struct TokenizeResult {
   std::int64_t files = 0;
   std::int64_t bytes = 0;
   std::int64_t tokens = 0;
-  std::int64_t token_bytes = 2;  ///< of the file: 2 or 4 a token
+  std::int64_t token_bytes = 2;  ///< of the file: 2 or 4 per token
 };
 
 /// Writes the tokens of `inputs`, one after the other, to the token file `out`. An input is a text

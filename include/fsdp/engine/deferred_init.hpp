@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Building a module that is larger than memory: inside of a scope tensors have everything but
+/// Building a module that is larger than memory: inside a scope tensors have everything but
 /// memory, and what would fill them is noted down. fully_shard() then fills one parameter at a time
 /// and keeps this rank's slice. Values are those that the same code gives without the scope, bit
 /// for bit, whatever the world size and the units: each random operator runs with the state that
@@ -33,7 +33,7 @@ class DeferredTape;
 ///
 ///     auto model = fsdp::deferred_init([&] { return fsdp::models::GPT(config); });
 ///     auto sharded = fsdp::fully_shard(model, world, options);
-/// @memory none for tensors; some hundred bytes an operator
+/// @memory none for tensors; some hundred bytes per operator
 class DeferredInit {
  public:
   DeferredInit();

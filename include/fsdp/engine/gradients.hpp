@@ -13,8 +13,8 @@ namespace fsdp {
 enum class GradientSync {
   /// Gradients are reduced over all ranks: Sharded::parameters() have them when backward returns.
   kEveryBackward,
-  /// They are reduced inside of a replica and wait there, at 1/s, for a backward with
-  /// kEveryBackward: replicas talk once a step. Without replicas the same as kEveryBackward; of
+  /// They are reduced inside a replica and wait there, at 1/s, for a backward with
+  /// kEveryBackward: replicas talk once per step. Without replicas the same as kEveryBackward; of
   /// kReplicate units, the same as kDeferAll.
   kDeferReplicate,
   /// Nothing moves: gradients wait whole, one copy of the model's trainable elements.

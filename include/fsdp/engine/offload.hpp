@@ -11,7 +11,7 @@
 namespace fsdp {
 
 /// Moves bytes between the memory in which shards live (their *home*) and that in which weights are
-/// gathered. One an engine. *Invariants*: what has been started is waited for, once each.
+/// gathered. One per engine. *Invariants*: what has been started is waited for, once each.
 /// *Thread safety*: one thread at a time.
 class Copier {
  public:
@@ -26,9 +26,9 @@ class Copier {
 };
 
 /// Shards, gradient shards and optimizer state live on the host. A rank keeps none of them on the
-/// device: before each gather its slice is sent there, a transfer a unit, and each reduced gradient
-/// comes back, is added to what the gradient shard has, and is there when backward returns.
-/// Optimizers, clipping and checkpoints run on the host.
+/// device: before each gather its slice is sent there, a transfer per unit, and each reduced
+/// gradient comes back, is added to what the gradient shard has, and is there when backward
+/// returns. Optimizers, clipping and checkpoints run on the host.
 ///
 /// Where the module's device is the CPU there is one memory only, and this changes nothing: the
 /// same memory, the same copies, the same bits.

@@ -126,7 +126,7 @@ struct Options {
   /// What gradients are divided by, until Sharded::set_gradient_divisor() says something else.
   GradientDivisor gradient_divisor = GradientDivisor::kMean;
   /// Skip a step whose gradient norm is not finite, on all ranks: clip_grad_norm_() and LossScaler
-  /// name the parameter and forget the gradients, upon which optimizers change nothing.
+  /// name the parameter and forget the gradients, whereupon optimizers change nothing.
   bool skip_non_finite = true;
 
   // --- Affects neither.

@@ -65,13 +65,13 @@ void put_tensor(T& value, const std::vector<at::Tensor>& tensors, std::size_t& n
 /// `fn` must compute the same both times: no state that changes in between, no side effect that may
 /// not happen twice (a BatchNorm moves its statistics twice). It lives until backward is over:
 /// capture by value what goes out of scope before, such as a loop's counter. Inputs that are not
-/// tensors are copied; tensors inside of containers, and those that `fn` captures, are kept.
+/// tensors are copied; tensors inside containers, and those that `fn` captures, are kept.
 /// Results may be of any type. Checkpoints nest: the inner one's inputs are recomputed by the outer
 /// one. Works with backward(), autograd::grad(), kept graphs and double backward; without grad mode
 /// it just calls `fn`. In a sharded module the second run happens where the units are gathered for
-/// backward anyhow: units that lie inside of one call cost one gather more for all but the last of
+/// backward anyhow: units that lie inside one call cost one gather more for all but the last of
 /// them. Autocast is not restored for the second run.
-/// @memory what autograd saves inside of `fn`, at one call at a time, in backward; from forward on
+/// @memory what autograd saves inside `fn`, at one call at a time, in backward; from forward on
 /// the inputs
 /// @throws Error kInvalidArgument, in backward, when the second run saves other tensors than the
 /// first

@@ -6,7 +6,7 @@
 /// A norm or a sum over a rank's part is no norm of the parameter, so the dispatcher's fallback
 /// refuses such operators on shards and their gradients (src/engine/touch/shard_operators.hpp).
 /// What this library does itself is right by construction and passes below the fallback: it
-/// excludes the touch key, by OwnShards. Then nobody tells the engine of writes, so they are
+/// excludes the touch key, by OwnShards. Then nobody informs the engine of writes, so they are
 /// announced before.
 #pragma once
 

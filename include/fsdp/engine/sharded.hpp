@@ -86,7 +86,7 @@ class Sharded {
   void zero_grad();
   /// Which collectives the backwards that come end with; between backwards, the same on all ranks.
   /// @memory what waits is held by Kind::kDeferred from the first call that defers; the promise
-  /// grows by it @throws Error kInvalidArgument inside of a backward
+  /// grows by it @throws Error kInvalidArgument inside a backward
   void set_gradient_sync(GradientSync sync);
   /// Gradients that are reduced from now on are the sum over all ranks divided by `divisor`,
   /// instead of Options::gradient_divisor: for a mean over the samples of a whole step, let each
@@ -134,8 +134,8 @@ class Sharded {
   /// Gathers all units, in their shards' type: inside, the module's weights have it, and operators
   /// compute in it. With `writeback`, edits made inside reach the shards (each rank keeps its
   /// slice of its own edit, so make the same edit on all ranks).
-  /// @collective all ranks @blocks @throws Error kInvalidArgument inside of a backward, or with
-  /// writeback inside of a scope without
+  /// @collective all ranks @blocks @throws Error kInvalidArgument inside a backward, or with
+  /// writeback inside a scope without
   FullParameters full_parameters(bool writeback = false) const;
 
   /// Frees every gathered weight that no operator is using, for example after the very first

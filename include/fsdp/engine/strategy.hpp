@@ -16,14 +16,14 @@ enum class Strategy {
   /// Data parallel: each rank holds all; nothing is gathered, gradients are all-reduced.
   kReplicate,
   /// HSDP: kFullShard among the s ranks of a replica; the r replicas hold the same and all-reduce
-  /// the gradients of their 1/s. Gathers stay inside of a replica. Needs Options::mesh.
+  /// the gradients of their 1/s. Gathers stay inside a replica. Needs Options::mesh.
   kHybrid,
   /// As kHybrid, but gradients and optimizer state are held at 1/N: replicas reduce-scatter their
   /// 1/s, and after an optimizer step each unit's new weights are all-gathered over the replicas,
   /// once. Needs Options::mesh.
   kHybridOptimizer,
   /// ZeRO++ hpZ: kFullShard, but each rank keeps 1/s of the gathered weights from forward on, so
-  /// that the gather of backward stays inside of a replica. Needs Options::mesh. With weights in
+  /// that the gather of backward stays inside a replica. Needs Options::mesh. With weights in
   /// memory that ranks share (Store::kAliased) a gather moves nothing: then it is kFullShard.
   kSecondaryShard,
 };

@@ -29,7 +29,7 @@ struct GgufTensor {
   std::int64_t bytes = 0;
 };
 
-/// A checked header. *Invariants*: names are unique; tensors lie inside of the file, do not
+/// A checked header. *Invariants*: names are unique; tensors lie inside the file, do not
 /// overlap, and their last dimension holds whole blocks.
 struct GgufHeader {
   std::map<std::string, GgufValue> metadata;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Token files with the ending `.bin`: plain little-endian uint16 as nanoGPT writes them, and
 /// llm.c's, which begin with 256 int32: magic, version, number of tokens. Magic 20240520, version 1
-/// is uint16; magic 20240801, version 7 is uint32. Told apart by the magic number.
+/// is uint16; magic 20240801, version 7 is uint32. Recognised by the magic number.
 ///
 /// What this library writes is llm.c's, with more in the part of the header that llm.c leaves zero:
 ///

@@ -26,7 +26,7 @@ struct LaunchOptions {
   /// The program (looked up in PATH when it has no slash) and its arguments; not empty.
   std::vector<std::string> command = {};
   /// How long the remaining ranks have between SIGTERM and SIGKILL once one has failed or the
-  /// launcher was told to stop: time for a last checkpoint.
+  /// launcher was stopped: time for a last checkpoint.
   std::chrono::milliseconds grace = std::chrono::seconds(5);
   RankZeroOutput rank_zero = RankZeroOutput::kPlain;
   /// OMP_NUM_THREADS of each rank; 0 keeps the variable if it is set, else max(1, cores / ranks).
@@ -34,7 +34,7 @@ struct LaunchOptions {
   /// Whether each rank keeps to cores of its own: those that the launcher may use, divided into
   /// runs of neighbours. Never with more ranks than cores.
   bool pins_ranks = true;
-  /// A directory, made when it is not there, for one file a rank, rank-R.log, with its standard
+  /// A directory, made when it is not there, for one file per rank, rank-R.log, with its standard
   /// output and error; files of an earlier job are overwritten. Empty writes none.
   std::string log_dir = {};
   /// Whether only rank 0's output is shown. The report of a failure quotes any rank.
@@ -57,7 +57,7 @@ struct LaunchOptions {
 ///
 /// When a rank fails, the others get SIGTERM 300 ms later and, after `grace`, SIGKILL. Then a
 /// report on standard error names the first failure with its last lines, and how every other rank
-/// ended. The first failure is the first rank in time that failed before it was told to stop and
+/// ended. The first failure is the first rank in time that failed before it was stopped and
 /// whose own last lines do not say "[peer failed]", "[time-out]" or that a peer closed the
 /// connection.
 ///
@@ -67,7 +67,7 @@ struct LaunchOptions {
 /// When the launcher is killed, all that it started is killed.
 ///
 /// @returns 0, or the exit code of the first failure (128 + signal if one ended it), or 128 +
-/// signal when the launcher itself was told to stop.
+/// signal when the launcher itself was stopped.
 /// @blocks until all ranks have ended
 /// @throws Error kInvalidArgument for ranks < 1, no command, a log that cannot be written or a
 /// `master_port` that is held by somebody else; kNotFound when the program does not exist; kIo when

@@ -67,7 +67,7 @@ class Ledger {
   std::int64_t peak_total_ = 0;
 };
 
-/// A table of `bytes` by kind as a person reads it, one line a kind, zero kinds left out.
+/// A table of `bytes` by kind as a person reads it, one line per kind, zero kinds left out.
 std::string format(const Bytes& bytes);
 /// "1.50 MiB".
 std::string format_bytes(std::int64_t bytes);

@@ -29,8 +29,8 @@ struct GenerateOptions {
 
 /// Continues `prompt` (at least one token) and returns the new tokens. The model sees the last
 /// `context` tokens; beyond the context each token costs a pass over all of them, for every
-/// position changes. Runs without gradients and in evaluation mode, and calls forward once a token,
-/// so ranks that call it together stay together.
+/// position changes. Runs without gradients and in evaluation mode, and calls forward once per
+/// token, so ranks that call it together stay together.
 /// @throws Error kInvalidArgument for an empty prompt, a token outside the vocabulary or an option
 /// out of range
 std::vector<std::int64_t> generate(LanguageModel& model, std::vector<std::int64_t> prompt,

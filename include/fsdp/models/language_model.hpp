@@ -28,7 +28,7 @@ class KeyValueCache {
   };
 
   /// @memory none yet; grows with the tokens seen, 2 x layers x kv heads x head width x itemsize
-  /// bytes a position and sequence, doubling up to `capacity` positions
+  /// bytes per position and sequence, doubling up to `capacity` positions
   explicit KeyValueCache(std::int64_t capacity) : capacity_(capacity) {}
 
   /// Positions that every block has.

@@ -14,7 +14,7 @@ namespace fsdp {
 /// infinity for the largest absolute value. Each element counts once, on any mesh; parameters
 /// without a gradient (frozen, unused, ignored) and padding do not count. Accumulated in fp64
 /// whatever the gradients' type. A gradient that is not finite gives a norm that is not finite.
-/// @collective all ranks @blocks until every rank is here; one number a rank moves
+/// @collective all ranks @blocks until every rank is here; one number per rank moves
 /// @throws Error kInvalidArgument unless p > 0, before anything is sent
 double grad_norm(const Sharded& sharded, double p = 2);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Gradients that are not finite: found on one rank, told on all, so that all skip the step.
+/// Gradients that are not finite: found on one rank, known on all, so that all skip the step.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,7 @@ struct GradientCheck {
 std::optional<BadGradient> find_bad_gradient(const Sharded& sharded);
 
 /// Makes all ranks skip the step that comes: names the parameter in a log line and forgets all
-/// gradients, upon which optimizers leave weights, moments and step counters alone. For when
+/// gradients, whereupon optimizers leave weights, moments and step counters alone. For when
 /// `norm`, which is the same on all ranks, is not finite. Nothing happens, and the result says so,
 /// where Options::skip_non_finite is off.
 /// @collective all ranks @blocks

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What the optimizers of this library share: parameters in groups by name, state that is there
-/// from the start, one pass over long runs of memory instead of one small update a parameter, and
+/// from the start, one pass over long runs of memory instead of one small update per parameter, and
 /// what a checkpoint needs to know. AdamW, SGD, Lion and Muon derive from it; derive from it for a
 /// rule of one's own that treats each element by itself.
 #pragma once
@@ -94,7 +94,7 @@ class FlatOptimizer {
     std::vector<at::Tensor> states;
   };
 
-  /// @memory one tensor of the shard's size and dtype a parameter and state
+  /// @memory one tensor of the shard's size and dtype per parameter and state
   /// @throws Error kNotFound for a pattern that fits no parameter
   FlatOptimizer(std::string kind, Sharded sharded, std::vector<GroupSpec> groups);
 

@@ -50,9 +50,9 @@ std::int64_t newton_schulz_numel(const std::vector<std::int64_t>& sizes);
 ///                                 /*by_adamw=*/{"embedding.*", "head.*"}, {.lr = 3e-4});
 class Muon : public FlatOptimizer {
  public:
-  /// Parameters with two dimensions are matrices, but for those that fit a pattern of `by_adamw`:
-  /// name embeddings and the head there, whose rows stand for themselves. Group 0 is Muon's, group
-  /// 1 AdamW's.
+  /// Parameters with two dimensions are matrices, except for those that fit a pattern of
+  /// `by_adamw`: name embeddings and the head there, whose rows stand for themselves. Group 0 is
+  /// Muon's, group 1 AdamW's.
   /// @collective all ranks @memory one momentum for matrices and two moments for the rest; as
   /// staging what WholeTensors needs, and two matrices and two squares of the largest owned one
   /// @throws Error kInvalidArgument for numbers out of their range; kNotFound for a pattern that

@@ -23,9 +23,9 @@
 /// Vocabulary. An *interval* is a maximal run of touches of the same set of units; a *pass* is one
 /// forward, one evaluation or one backward. The intervals of a pass are recorded; the next pass of
 /// that kind is predicted from them: what to prefetch, and at which touch an interval ends, so that
-/// its units can be freed right there, but for those that come again before their slot is needed:
-/// the last units of forward are the first of backward. The prediction is a hint: a miss costs a
-/// gather, never correctness.
+/// its units can be freed right there, except for those that come again before their slot is
+/// needed: the last units of forward are the first of backward. The prediction is a hint: a miss
+/// costs a gather, never correctness.
 #pragma once
 
 #include <array>

@@ -32,7 +32,7 @@ struct StepTimes {
 
 /// Runs `steps` training steps of a chain of units: forward in the order of `costs`, backward in
 /// reverse. Gathers share one lane, reduce-scatters another, as on two NCCL communicators; each
-/// lane is first in, first out. Returns one entry a step.
+/// lane is first in, first out. Returns one entry per step.
 std::vector<StepTimes> run_chain(const Config& config, const std::vector<UnitCost>& costs,
                                  int steps);
 

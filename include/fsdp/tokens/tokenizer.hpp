@@ -96,7 +96,7 @@ class Tokenizer {
 ///
 /// * Hugging Face's `tokenizer.json` with a byte-level BPE model (GPT-2, Llama 3, SmolLM2);
 /// * OpenAI's GPT-2 files: vocabulary and merges, each beside the other;
-/// * tiktoken's ranks of r50k, cl100k and o200k, told apart by their number;
+/// * tiktoken's ranks of r50k, cl100k and o200k, recognised by their number;
 /// * "bytes", where nothing of that name exists: the 256 bytes.
 ///
 /// @throws Error kNotFound or kIo for a path that cannot be read; kCorrupt for a file that breaks

@@ -67,7 +67,7 @@ struct TrainConfig {
   std::int64_t eval_every = 100;  ///< steps between evaluations; 0: only at the end
   std::int64_t eval_batches =
       10;           ///< global batches of an evaluation; ten times as many at the end
-  std::string log;  ///< JSON lines, one a step; empty: none
+  std::string log;  ///< JSON lines, one per step; empty: none
   std::string out = "runs/model";  ///< directory of the saved model; empty: not saved
   std::int64_t sample = 400;       ///< tokens drawn at the end
   std::string prompt = "In the beginning ";

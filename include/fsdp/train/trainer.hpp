@@ -14,7 +14,7 @@ namespace fsdp::train {
 struct TrainResult {
   std::int64_t steps = 0;
   double loss = 0;             ///< of the last step's global batch, before its update
-  double validation_loss = 0;  ///< nats a token
+  double validation_loss = 0;  ///< nats per token
   double seconds = 0;
   std::string model_path = {};  ///< empty when the model was not saved
   /// SIGTERM ended the run before its last step, which is saved; nothing was evaluated or written.
