@@ -273,8 +273,7 @@ for path in sys.argv[2:]:
   }
 }
 
-// Without Python
-// -----------------------------------------------------------------------------------
+// ---- without Python --------------------------------------------------------------------------
 
 /// Bytes that this process has read so far.
 std::int64_t bytes_read() {

@@ -167,8 +167,7 @@ TEST_F(ImportedWeightsTest, GgufThatIsNoPlainLlamaIsRefusedByName) {
   EXPECT_THAT(refusal(partial), HasSubstr("llama.attention.key_length is 2"));
 }
 
-// Adapters
-// -----------------------------------------------------------------------------------------
+// ---- adapters --------------------------------------------------------------------------------
 
 /// A safetensors file of float32 tensors.
 std::string safetensors(

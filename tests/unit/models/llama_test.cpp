@@ -37,8 +37,7 @@ at::Tensor some_tokens(std::int64_t batch, std::int64_t time) {
   return torch::randint(256, {batch, time}, torch::kInt64);
 }
 
-// The reference: Llama as its papers have it, position by position, in double
-// ----------------------
+// ---- the reference: Llama as its papers have it, position by position, in double -------------
 
 using Vector = std::vector<double>;
 
@@ -339,8 +338,7 @@ TEST(LanguageModelTest, StopsAtAnEndAndTakesWhatRanksAgreeOn) {
   EXPECT_THAT(agreed, ElementsAre(9, 9, 9, 9));
 }
 
-// Adapters
-// -----------------------------------------------------------------------------------------
+// ---- adapters --------------------------------------------------------------------------------
 
 TEST(LoRATest, ChangesNothingAtFirstAndAloneLearns) {
   for (const auto& [config, target] :
