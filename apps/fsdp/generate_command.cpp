@@ -10,10 +10,10 @@
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/world.hpp"
-#include "fsdp/launch/launcher.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
-#include "fsdp/train/generation.hpp"
+#include "launch/launcher.hpp"
 #include "places.hpp"
+#include "train/generation.hpp"
 
 namespace fsdp::apps {
 namespace {

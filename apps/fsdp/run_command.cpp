@@ -4,7 +4,7 @@
 
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/launch/launcher.hpp"
+#include "launch/launcher.hpp"
 
 namespace fsdp::apps {
 namespace {

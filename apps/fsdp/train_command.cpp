@@ -10,10 +10,10 @@
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/world.hpp"
-#include "fsdp/launch/launcher.hpp"
-#include "fsdp/train/generation.hpp"
-#include "fsdp/train/trainer.hpp"
+#include "launch/launcher.hpp"
 #include "places.hpp"
+#include "train/generation.hpp"
+#include "train/trainer.hpp"
 #include "train_data.hpp"
 
 namespace fsdp::apps {

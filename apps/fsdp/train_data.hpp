@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fsdp/train/config.hpp"
+#include "train/config.hpp"
 
 namespace fsdp::apps {
 

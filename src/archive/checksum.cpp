@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/archive/checksum.hpp"
+#include "archive/checksum.hpp"
 
 #include <libdeflate.h>
 

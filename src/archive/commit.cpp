@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/archive/commit.hpp"
+#include "archive/commit.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,9 +14,9 @@
 #include <tuple>
 #include <utility>
 
+#include "archive/checksum.hpp"
 #include "archive/draft_files.hpp"
 #include "archive/file.hpp"
-#include "fsdp/archive/checksum.hpp"
 #include "fsdp/archive/listing.hpp"
 #include "fsdp/base/error.hpp"
 

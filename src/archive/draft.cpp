@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/archive/draft.hpp"
+#include "archive/draft.hpp"
 
 #include <unistd.h>
 
@@ -11,9 +11,9 @@
 #include <map>
 #include <sstream>
 
+#include "archive/checksum.hpp"
 #include "archive/draft_files.hpp"
 #include "archive/file.hpp"
-#include "fsdp/archive/checksum.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::archive {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "fsdp/archive/draft.hpp"
+#include "archive/draft.hpp"
 
 namespace fsdp::archive::detail {
 

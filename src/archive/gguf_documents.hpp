@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "fsdp/format/gguf.hpp"
+#include "format/gguf.hpp"
 
 namespace fsdp::archive::detail {
 

@@ -9,8 +9,8 @@
 #include "archive/gguf_documents.hpp"
 #include "archive/read_tensor.hpp"
 #include "archive/tensor_source.hpp"
+#include "format/gguf.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/format/gguf.hpp"
 
 namespace fsdp::archive::detail {
 namespace {

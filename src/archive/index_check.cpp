@@ -3,9 +3,9 @@
 #include <set>
 #include <utility>
 
+#include "archive/checksum.hpp"
 #include "archive/index_text.hpp"
 #include "format/shape.hpp"
-#include "fsdp/archive/checksum.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
 

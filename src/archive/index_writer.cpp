@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "archive/checksum.hpp"
 #include "archive/index_text.hpp"
-#include "fsdp/archive/checksum.hpp"
 
 namespace fsdp::archive {
 

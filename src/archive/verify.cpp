@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "fsdp/archive/checksum.hpp"
+#include "archive/checksum.hpp"
 #include "fsdp/archive/reader.hpp"
 #include "fsdp/base/error.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "archive/elements.hpp"
 #include "archive/file.hpp"
-#include "fsdp/archive/plan.hpp"
+#include "archive/plan.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"

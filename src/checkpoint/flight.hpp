@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/archive/commit.hpp"
-#include "fsdp/archive/draft.hpp"
+#include "archive/commit.hpp"
+#include "archive/draft.hpp"
 
 namespace fsdp::checkpoint::detail {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/archive/plan.hpp"
+#include "archive/plan.hpp"
 #include "fsdp/checkpoint/optimizer_state.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 

@@ -11,11 +11,11 @@
 #include <string_view>
 #include <utility>
 
+#include "archive/checksum.hpp"
 #include "checkpoint/items.hpp"
 #include "checkpoint/matching.hpp"
 #include "checkpoint/read_matches.hpp"
 #include "checkpoint/together.hpp"
-#include "fsdp/archive/checksum.hpp"
 #include "fsdp/archive/listing.hpp"
 #include "fsdp/archive/reader.hpp"
 #include "fsdp/base/error.hpp"

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "fsdp/archive/checksum.hpp"
+#include "archive/checksum.hpp"
 
 namespace fsdp::checkpoint::detail {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/save_plan.hpp"
 
-#include "fsdp/archive/commit.hpp"
+#include "archive/commit.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::checkpoint::detail {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "archive/plan.hpp"
 #include "checkpoint/items.hpp"
-#include "fsdp/archive/plan.hpp"
 #include "fsdp/checkpoint/saver.hpp"
 
 namespace fsdp::checkpoint::detail {

@@ -11,11 +11,11 @@
 #include <random>
 #include <utility>
 
+#include "archive/checksum.hpp"
 #include "checkpoint/flight.hpp"
 #include "checkpoint/items.hpp"
 #include "checkpoint/save_plan.hpp"
 #include "checkpoint/together.hpp"
-#include "fsdp/archive/checksum.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/communicator.hpp"

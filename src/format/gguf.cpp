@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The reader of GGUF headers. Layout: ggml's docs/gguf.md.
-#include "fsdp/format/gguf.hpp"
+#include "format/gguf.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "format/gguf.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/format/gguf.hpp"
 
 namespace fsdp::format {
 namespace {

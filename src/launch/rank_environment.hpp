@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/launch/launcher.hpp"
+#include "launch/launcher.hpp"
 
 namespace fsdp::launch::detail {
 

@@ -10,7 +10,7 @@
 #include "fsdp/checkpoint/saver.hpp"
 #include "fsdp/data/sampler.hpp"
 #include "fsdp/optim/loss_scaler.hpp"
-#include "fsdp/train/config.hpp"
+#include "train/config.hpp"
 #include "train/optimizer.hpp"
 
 namespace fsdp::train::detail {

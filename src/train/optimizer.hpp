@@ -7,7 +7,7 @@
 #include "fsdp/checkpoint/optimizer_state.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/optim/flat_optimizer.hpp"
-#include "fsdp/train/config.hpp"
+#include "train/config.hpp"
 
 namespace fsdp::train::detail {
 

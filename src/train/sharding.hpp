@@ -6,7 +6,7 @@
 
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/language_model.hpp"
-#include "fsdp/train/config.hpp"
+#include "train/config.hpp"
 
 namespace fsdp::train::detail {
 

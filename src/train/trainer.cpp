@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/train/trainer.hpp"
+#include "train/trainer.hpp"
 
 #include <torch/torch.h>
 
@@ -16,7 +16,6 @@
 #include "fsdp/models/language_model.hpp"
 #include "fsdp/optim/clip.hpp"
 #include "fsdp/optim/loss_scaler.hpp"
-#include "fsdp/train/schedule.hpp"
 #include "train/batches.hpp"
 #include "train/checkpoints.hpp"
 #include "train/evaluate.hpp"
@@ -24,6 +23,7 @@
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/run_log.hpp"
+#include "train/schedule.hpp"
 #include "train/sharding.hpp"
 #include "train/stop_request.hpp"
 #include "train/summary.hpp"

@@ -16,8 +16,8 @@
 #include "fsdp/checkpoint/weights.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/language_model.hpp"
-#include "fsdp/train/generation.hpp"
 #include "support/temporary_directory.hpp"
+#include "train/generation.hpp"
 
 namespace fsdp::test {
 namespace {

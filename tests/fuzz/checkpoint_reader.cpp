@@ -11,9 +11,9 @@
 #include <string_view>
 
 #include "archive/index_text.hpp"
+#include "format/gguf.hpp"
 #include "fsdp/archive/index.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/format/gguf.hpp"
 #include "fsdp/format/peft.hpp"
 #include "fsdp/format/safetensors.hpp"
 #include "reader.hpp"

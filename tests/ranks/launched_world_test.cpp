@@ -12,7 +12,7 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/world.hpp"
-#include "fsdp/launch/launcher.hpp"
+#include "launch/launcher.hpp"
 
 namespace fsdp {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/archive/commit.hpp"
-#include "fsdp/archive/draft.hpp"
-#include "fsdp/archive/plan.hpp"
+#include "archive/commit.hpp"
+#include "archive/draft.hpp"
+#include "archive/plan.hpp"
 #include "fsdp/archive/reader.hpp"
 
 namespace fsdp::test {

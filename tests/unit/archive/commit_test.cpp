@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/archive/commit.hpp"
+#include "archive/commit.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/archive/draft.hpp"
+#include "archive/draft.hpp"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>

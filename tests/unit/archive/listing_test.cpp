@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "fsdp/archive/draft.hpp"
+#include "archive/draft.hpp"
 #include "fsdp/base/error.hpp"
 #include "support/error_of.hpp"
 #include "support/small_checkpoint.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/archive/plan.hpp"
+#include "archive/plan.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/format/gguf.hpp"
+#include "format/gguf.hpp"
 
 #include <gmock/gmock.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/launch/launcher.hpp"
+#include "launch/launcher.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace fsdp::launch::test {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/launch/launcher.hpp"
+#include "launch/launcher.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

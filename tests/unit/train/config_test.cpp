@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/train/config.hpp"
+#include "train/config.hpp"
 
 #include <gmock/gmock.h>
 

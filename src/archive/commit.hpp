@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/archive/draft.hpp"
+#include "archive/draft.hpp"
 #include "fsdp/archive/index.hpp"
 
 namespace fsdp::archive {

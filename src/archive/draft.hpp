@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "archive/plan.hpp"
 #include "fsdp/archive/index.hpp"
-#include "fsdp/archive/plan.hpp"
 
 namespace fsdp::archive {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "fsdp/comm/world.hpp"
-#include "fsdp/train/config.hpp"
+#include "train/config.hpp"
 
 namespace fsdp::train {
 
