@@ -20,14 +20,24 @@ LEVELS = {
     7: ["apps"],
 }
 LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in modules}
-# Floors inside of a module, low to high: a folder, or a source of the module's own folder by its
-# stem, includes lower floors only, and no sibling. What is not named is above all that is.
+# Floors inside of a module or of a folder in it, low to high: a folder, or a source by its stem,
+# includes lower floors only, and no sibling. What is not named is above all that is.
 FLOORS = {
     "engine": [
         ["touch"],
         ["unit", "deferred", "recompute"],
         ["partition", "store", "sink"],
         ["executor"],
+        ["sharded", "shard_access"],
+    ],
+    # Weights and gradients know nothing of each other; who carries out the schedule knows both.
+    "engine/executor": [
+        ["events", "health", "promise", "refusals", "setup"],
+        ["residency", "gradients"],
+        ["executor", "initial_weights"],
+        ["full_scope"],
+        ["engine"],
+        ["participate"],
     ],
 }
 TORCH_FREE = set(LEVELS[0] + LEVELS[1] + ["launch", "data", "archive"])
@@ -60,33 +70,34 @@ def target_of(include):
     return parts[0] if len(parts) > 1 and parts[0] in LEVEL_OF else None
 
 
-def room_of(module, parts):
-    """The room of a module that a private file is in: its folder, else its stem."""
+def room_of(parts):
+    """The room that a private file is in: a folder, else its stem."""
     return parts[0] if len(parts) > 1 else parts[0].rsplit(".", 1)[0]
 
 
-def floor_of(module, room):
-    for floor, rooms in enumerate(FLOORS[module]):
+def floor_of(place, room):
+    for floor, rooms in enumerate(FLOORS[place]):
         if room in rooms:
             return floor
-    return len(FLOORS[module])
+    return len(FLOORS[place])
 
 
-def upward(module, path, include):
-    """Why a file of `module` must not include `include` of the same module, or None."""
-    parts = path.relative_to(ROOT).parts
-    target = include.split("/")
-    if module not in FLOORS or parts[0] != "src" or target[0] != module:
+def upward(place, path, include):
+    """Why a file inside of `place` must not include `include` from there, or None."""
+    inside = tuple(place.split("/"))
+    parts, target = path.relative_to(ROOT).parts, tuple(include.split("/"))
+    depth = len(inside)
+    if parts[0] != "src" or parts[1 : depth + 1] != inside or target[:depth] != inside:
         return None
-    own, other = room_of(module, parts[2:]), room_of(module, target[1:])
+    own, other = room_of(parts[depth + 1 :]), room_of(target[depth:])
     if own == other:
         return None
-    own_floor, other_floor = floor_of(module, own), floor_of(module, other)
-    top = len(FLOORS[module])
+    own_floor, other_floor = floor_of(place, own), floor_of(place, other)
+    top = len(FLOORS[place])
     if other_floor < own_floor or own_floor == other_floor == top:
         return None
     return (
-        f"{module}/{own} (floor {own_floor}) includes {module}/{other} (floor {other_floor}); "
+        f"{place}/{own} (floor {own_floor}) includes {place}/{other} (floor {other_floor}); "
         "only lower floors are allowed"
     )
 
@@ -115,8 +126,7 @@ def findings_in(path):
                 f"{where(path, number)}: {module} is in the core, yet includes {target}, which "
                 "FSDP_BUILD_LM=OFF leaves out"
             )
-        reason = upward(module, path, include)
-        if reason:
+        for reason in filter(None, (upward(place, path, include) for place in FLOORS)):
             found.append(f"{where(path, number)}: {reason}")
         if TORCH.match(include) and module in TORCH_FREE:
             found.append(f"{where(path, number)}: {module} is torch-free, yet includes {include}")

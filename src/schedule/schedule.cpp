@@ -15,8 +15,8 @@ bool contains(std::span<const int> units, int unit) {
 }  // namespace
 
 Schedule::Schedule(const Config& config) : config_(config) {
-  FSDP_CHECK(config.units >= 0 && config.root >= -1 && config.root < config.units,
-             ErrorCode::kInvalidArgument, "the root is unit ", config.root, " of ", config.units);
+  FSDP_CHECK(config.units >= 0, ErrorCode::kInvalidArgument, "there are ", config.units,
+             " units, must be 0 or more");
   FSDP_CHECK(config.prefetch >= 0, ErrorCode::kInvalidArgument, "prefetch is ", config.prefetch,
              ", must be 0 or more");
   FSDP_CHECK(config.slots >= 1, ErrorCode::kInvalidArgument, "there are ", config.slots,
@@ -26,14 +26,8 @@ Schedule::Schedule(const Config& config) : config_(config) {
   units_.resize(static_cast<std::size_t>(config.units));
   slots_.assign(static_cast<std::size_t>(config.slots), -1);
   buffers_.assign(static_cast<std::size_t>(config.reduce_buffers), -1);
-  if (config.keep_root && config.root >= 0) {
-    give_own(config.root, &Unit::own_slot, slots_);
-  }
   for (int unit : config.kept) {
     give_own(unit, &Unit::own_slot, slots_);
-  }
-  if (config.root >= 0 && config.units > 1) {
-    give_own(config.root, &Unit::own_buffer, buffers_);
   }
   for (int unit : config.own_buffers) {
     give_own(unit, &Unit::own_buffer, buffers_);

@@ -130,7 +130,7 @@ TEST(ScheduleModelTest, WeightsOfThreeUnitsInEvaluation) {
                                      call("reshard", &CheckedSchedule::reshard)};
   for (const Config& config :
        {Config{.units = 3, .prefetch = 1, .slots = 2},
-        Config{.units = 3, .root = 0, .keep_root = true, .prefetch = 2, .slots = 2}}) {
+        Config{.units = 3, .prefetch = 2, .slots = 2, .kept = {0}, .own_buffers = {0}}}) {
     expect_no_rule_broken(config, events, 6);
   }
 }
@@ -145,7 +145,7 @@ TEST(ScheduleModelTest, GradientsOfTwoUnits) {
   events.push_back(call("end of backward", &CheckedSchedule::end_backward, true));
   events.push_back(call("abort", &CheckedSchedule::abort_backward));
   for (const Config& config : {Config{.units = 2, .reduce_buffers = 1},
-                               Config{.units = 2, .root = 1, .reduce_buffers = 1}}) {
+                               Config{.units = 2, .reduce_buffers = 1, .own_buffers = {1}}}) {
     expect_no_rule_broken(config, events, 7);
   }
 }
@@ -161,7 +161,7 @@ TEST(ScheduleModelTest, GradientsOfThreeUnits) {
   events.push_back(call("end without flush", &CheckedSchedule::end_backward, false));
   for (const Config& config :
        {Config{.units = 3, .reduce_buffers = 1}, Config{.units = 3, .reduce_buffers = 2},
-        Config{.units = 3, .root = 0, .reduce_buffers = 1}}) {
+        Config{.units = 3, .reduce_buffers = 1, .own_buffers = {0}}}) {
     expect_no_rule_broken(config, events, 6);
   }
 }
@@ -178,7 +178,7 @@ TEST(ScheduleModelTest, WeightsAndGradientsTogether) {
                                      call("end of backward", &CheckedSchedule::end_backward, true),
                                      call("abort", &CheckedSchedule::abort_backward)};
   const Config config{
-      .units = 2, .root = 0, .prefetch = 1, .slots = 2, .reduce_buffers = 1, .kept = {1}};
+      .units = 2, .prefetch = 1, .slots = 2, .reduce_buffers = 1, .kept = {1}, .own_buffers = {0}};
   expect_no_rule_broken(config, events, 6);
 }
 

@@ -38,8 +38,13 @@ class Random : public test::Draw {
 Config random_config(Random& random) {
   Config config;
   config.units = random.between(1, 6);
-  config.root = random.one_in(2) ? random.between(0, config.units - 1) : -1;
-  config.keep_root = config.root >= 0 && random.one_in(2);
+  if (random.one_in(2)) {  // as a root: its gradients come all through backward
+    const int root = random.between(0, config.units - 1);
+    config.own_buffers.push_back(root);
+    if (random.one_in(2)) {
+      config.kept.push_back(root);
+    }
+  }
   config.prefetch = random.between(0, 3);
   config.slots = random.between(1, 5);
   config.reduce_buffers = random.between(1, 3);
@@ -87,10 +92,10 @@ class Program {
   int refusals() const { return refusals_; }
   std::int64_t misses() const { return first_.schedule().misses(); }
   std::string describe_config() const {
-    return "units " + std::to_string(config_.units) + ", root " + std::to_string(config_.root) +
-           (config_.keep_root ? " kept" : "") + ", prefetch " + std::to_string(config_.prefetch) +
-           ", slots " + std::to_string(config_.slots) + ", buffers " +
-           std::to_string(config_.reduce_buffers);
+    return "units " + std::to_string(config_.units) + ", prefetch " +
+           std::to_string(config_.prefetch) + ", slots " + std::to_string(config_.slots) +
+           " and of " + describe(config_.kept) + ", buffers " +
+           std::to_string(config_.reduce_buffers) + " and of " + describe(config_.own_buffers);
   }
 
  private:

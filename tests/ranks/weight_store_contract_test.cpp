@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <deque>
 #include <tuple>
 #include <vector>
 
@@ -17,6 +18,7 @@
 namespace fsdp {
 namespace {
 
+using engine::Slice;
 using engine::Unit;
 using engine::WeightStore;
 
@@ -47,13 +49,14 @@ at::Tensor whole(WeightStore& store, const Unit& unit, int index, int slot) {
   return at::from_blob(store.address(index, slot), {unit.layout->padded_numel()}, unit.dtype);
 }
 
-void expect_round(WeightStore& store, std::vector<Unit>& units, int size, int rank, int round) {
-  for (Unit& unit : units) {
-    unit.flat_shard.copy_(shard_values(unit, rank, round));
+void expect_round(WeightStore& store, const std::vector<Unit>& units,
+                  const std::deque<Slice>& slices, int size, int rank, int round) {
+  for (std::size_t index = 0; index < units.size(); ++index) {
+    slices[index].shard().copy_(shard_values(units[index], rank, round));
   }
   // Both gathers under way at once, waited for in the order in which they were issued.
-  store.start(units[0], 0, 0);
-  store.start(units[1], 1, 1);
+  store.start(0, 0, slices[0]);
+  store.start(1, 1, slices[1]);
   for (int index = 0; index < 2; ++index) {
     const Unit& unit = units[static_cast<std::size_t>(index)];
     store.wait(index);
@@ -65,7 +68,7 @@ void expect_round(WeightStore& store, std::vector<Unit>& units, int size, int ra
     }
   }
   for (int index = 0; index < 2; ++index) {
-    store.release(units[static_cast<std::size_t>(index)], index, index, /*poison=*/true);
+    store.release(index, index, /*poison=*/true);
   }
 }
 
@@ -86,13 +89,18 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
           std::vector<Unit> units;
           units.push_back(make_unit("first", 0, count, communicator, dtype));
           units.push_back(make_unit("second", 1, 2 * count + 1, communicator, dtype));
-          const auto store = kind == Kind::kSlots ? engine::make_slot_store(ledger, {.slots = 2})
-                                                  : engine::make_aliased_store(ledger);
-          store->make_shards(units);
+          const engine::Bundles bundles(units);
+          const auto store = kind == Kind::kSlots
+                                 ? engine::make_slot_store(units, bundles, ledger, {.slots = 2})
+                                 : engine::make_aliased_store(units);
+          const std::vector<at::Tensor> memory = store->make_slices();
+          std::deque<Slice> slices;
           EXPECT_EQ(store->needs_fence(), kind == Kind::kAliased);
           std::int64_t shards = 0;
-          for (const Unit& unit : units) {
-            EXPECT_EQ(unit.flat_shard.numel(), unit.layout->shard_numel());
+          for (int index = 0; index < std::ssize(units); ++index) {
+            const Unit& unit = units[static_cast<std::size_t>(index)];
+            slices.emplace_back(unit, index, ledger, memory[static_cast<std::size_t>(index)]);
+            EXPECT_EQ(slices.back().shard().numel(), unit.layout->shard_numel());
             shards += unit.shard_bytes();
           }
           EXPECT_EQ(ledger.live()[memory::Kind::kShards], shards);
@@ -101,7 +109,7 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
           const std::int64_t slots = kind == Kind::kSlots ? 2 * largest : 0;
           EXPECT_EQ(ledger.live()[memory::Kind::kGatherSlots], slots);
           for (int round = 0; round < 2; ++round) {
-            expect_round(*store, units, size, communicator.rank(), round);
+            expect_round(*store, units, slices, size, communicator.rank(), round);
             // Where ranks read each other's shards in place, nobody writes before all have read.
             if (store->needs_fence()) {
               communicator.agree({.name = "fence"})->wait();
@@ -154,12 +162,11 @@ INSTANTIATE_TEST_SUITE_P(AllStores, WeightStoreContract,
 
 TEST(AliasedStore, SaysThatTheTransportHasNoSharedMemory) {
   test::run_ranks("c10d", 2, [](comm::Communicator& communicator) {
-    memory::Ledger ledger;
     std::vector<Unit> units;
     units.push_back(make_unit("only", 0, 3, communicator, at::kFloat));
-    const auto store = engine::make_aliased_store(ledger);
+    const auto store = engine::make_aliased_store(units);
     try {
-      store->make_shards(units);
+      store->make_slices();
       ADD_FAILURE() << "c10d has no shared memory";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);

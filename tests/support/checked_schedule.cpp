@@ -13,25 +13,14 @@ using schedule::ActionKind;
 namespace {
 
 /// Units with a place of their own, in the order of their places.
-std::vector<int> with_own(bool has_root, int root, const std::vector<int>& others) {
+std::vector<int> distinct(const std::vector<int>& listed) {
   std::vector<int> units;
-  if (has_root) {
-    units.push_back(root);
-  }
-  for (int unit : others) {
+  for (int unit : listed) {
     if (std::ranges::find(units, unit) == units.end()) {
       units.push_back(unit);
     }
   }
   return units;
-}
-
-std::vector<int> kept_units(const schedule::Config& config) {
-  return with_own(config.keep_root && config.root >= 0, config.root, config.kept);
-}
-
-std::vector<int> units_with_buffers(const schedule::Config& config) {
-  return with_own(config.root >= 0 && config.units > 1, config.root, config.own_buffers);
 }
 
 int place_of(int unit, const std::vector<int>& owners, int ring) {
@@ -42,20 +31,21 @@ int place_of(int unit, const std::vector<int>& owners, int ring) {
 }  // namespace
 
 int CheckedSchedule::own_slot(int unit) const {
-  return place_of(unit, kept_units(config_), config_.slots);
+  return place_of(unit, distinct(config_.kept), config_.slots);
 }
 
 int CheckedSchedule::own_buffer(int unit) const {
-  return place_of(unit, units_with_buffers(config_), config_.reduce_buffers);
+  return place_of(unit, distinct(config_.own_buffers), config_.reduce_buffers);
 }
 
 CheckedSchedule::CheckedSchedule(const schedule::Config& config)
     : config_(config),
       schedule_(config),
       units_(static_cast<std::size_t>(config.units)),
-      slots_(static_cast<std::size_t>(config.slots) + kept_units(config).size(), -1),
-      buffers_(static_cast<std::size_t>(config.reduce_buffers) + units_with_buffers(config).size(),
-               -1) {}
+      slots_(static_cast<std::size_t>(config.slots) + distinct(config.kept).size(), -1),
+      buffers_(
+          static_cast<std::size_t>(config.reduce_buffers) + distinct(config.own_buffers).size(),
+          -1) {}
 
 bool CheckedSchedule::touch(const std::vector<int>& units, Pass pass, std::uint64_t signature) {
   actions_.clear();

@@ -57,8 +57,9 @@ class ShardAccess {
   /// Losses are scaled from now on, so a model in float16 may train.
   virtual void set_loss_scaled() = 0;
 
-  // For HeldMemory, which gives back what it took.
+  /// Enters memory in ledger and promise. Use HeldMemory, which gives back what it took.
   virtual void hold_memory(memory::Kind kind, std::int64_t bytes) = 0;
+  /// Strikes it out.
   virtual void release_memory(memory::Kind kind, std::int64_t bytes) noexcept = 0;
 
  protected:
@@ -69,6 +70,7 @@ class ShardAccess {
 /// Moments take the place of those that MemoryOptions::moments foretold. Move-only.
 class HeldMemory {
  public:
+  /// Nothing yet.
   HeldMemory(std::shared_ptr<ShardAccess> access, memory::Kind kind);
   ~HeldMemory();
   HeldMemory(HeldMemory&& other) noexcept;
@@ -76,6 +78,7 @@ class HeldMemory {
 
   /// Enters `bytes` more.
   void add(std::int64_t bytes);
+  /// What is entered now.
   std::int64_t bytes() const { return bytes_; }
 
  private:

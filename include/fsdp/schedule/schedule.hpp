@@ -61,16 +61,14 @@ struct Action {
 /// What a schedule decides with: integers only.
 struct Config {
   int units = 0;           ///< number of units; they are numbered from 0
-  int root = -1;           ///< index of the root unit, -1 when it is empty
-  bool keep_root = false;  ///< it has a slot of its own and stays until backward or evaluation ends
   int prefetch = 1;        ///< how many units may be gathered ahead
-  int slots = 2;           ///< without the kept root's
-  int reduce_buffers = 2;  ///< without the root's own, which it has when there are other units
-  /// More units that have a slot of their own and stay until backward or evaluation ends; their
-  /// slots come after the ring's and the kept root's, in this order.
+  int slots = 2;           ///< in the ring that all but the kept units share
+  int reduce_buffers = 2;  ///< in the ring that all but those of `own_buffers` share
+  /// Units that have a slot of their own and stay until backward or evaluation ends; their slots
+  /// come after the ring's, in this order.
   std::vector<int> kept = {};
-  /// More units that have a reduce buffer of their own, because their gradients come all through
-  /// backward; their buffers come after the ring's and the root's.
+  /// Units that have a reduce buffer of their own, because their gradients come all through
+  /// backward; their buffers come after the ring's, in this order.
   std::vector<int> own_buffers = {};
 };
 
@@ -85,8 +83,8 @@ struct Config {
 ///     for (const Action& action : schedule.release(units)) { ... }
 class Schedule {
  public:
-  /// @throws Error kInvalidArgument for a root, a kept unit or one with a buffer of its own that
-  /// is outside of the units, no slot or no reduce buffer
+  /// @throws Error kInvalidArgument for a kept unit or one with a buffer of its own that is outside
+  /// of the units, no slot or no reduce buffer
   explicit Schedule(const Config& config);
 
   /// An operator is about to take weights of `units` (ascending, no duplicates): pins them and says
@@ -136,13 +134,15 @@ class Schedule {
 
   bool is_unsharded(int unit) const;
   bool is_pinned(int unit) const { return at(unit).pins > 0; }
+  /// For tests and a planner, as in_backward() is.
   bool is_collecting(int unit) const;
   /// Whether the interval under way takes `unit`.
   bool is_current(int unit) const;
   bool in_backward() const { return open_ && pass_ == Pass::kBackward; }
   /// Touches that opened an interval which the recorded order did not have in that place.
   std::int64_t misses() const { return misses_; }
-  /// Units occupying slots now, and the most there ever were (kept ones included).
+  /// Units occupying slots now, and the most there ever were (kept ones included): for the virtual
+  /// clock, hence for a planner.
   int live() const { return live_; }
   int peak_live() const { return peak_live_; }
 

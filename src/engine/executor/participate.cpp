@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -38,7 +37,7 @@ struct TakePart : torch::autograd::Function<TakePart> {
     const auto touch =
         c10::static_intrusive_pointer_cast<Touch>(ctx->saved_data["touch"].toCapsule());
     if (auto engine = touch->engine.lock()) {
-      engine->touch_briefly(touch->units, "participate");
+      touch_briefly(*engine, touch->units, "participate");
     }
     variable_list results = {grads[0]};
     for (std::size_t i = 0; i < touch->sizes.size(); ++i) {
@@ -50,51 +49,6 @@ struct TakePart : torch::autograd::Function<TakePart> {
 };
 
 }  // namespace
-
-std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
-  std::lock_guard lock(mutex_);
-  check_usable();
-  recover_from_dead_backward();
-  const schedule::Pass pass =
-      c10::GradMode::is_enabled() ? schedule::Pass::kForward : schedule::Pass::kEvaluation;
-  const std::vector<int> bundles = bundles_of(units);
-  std::vector<std::vector<int>> run = schedule_->upcoming_run(bundles, pass);
-  if (run.empty()) {
-    for (int bundle : bundles) {
-      run.push_back({bundle});
-    }
-  }
-  for (std::vector<int>& touched : run) {
-    std::vector<int> members;
-    for (int bundle : touched) {
-      const auto of = bundles_.members(bundle);
-      members.insert(members.end(), of.begin(), of.end());
-    }
-    std::ranges::sort(members);
-    touched = std::move(members);
-  }
-  // Units that are whole at rest are gathered nowhere: where they come does not matter.
-  std::vector<int> resident;
-  std::ranges::copy_if(units, std::back_inserter(resident),
-                       [&](int unit) { return at(unit).placement.is_resident(); });
-  if (!resident.empty()) {
-    run.push_back(std::move(resident));
-  }
-  return run;
-}
-
-void Engine::touch_briefly(std::span<const int> units, const char* op) {
-  std::lock_guard lock(mutex_);
-  std::vector<Hit> hits;
-  std::uint64_t signature = reinterpret_cast<std::uintptr_t>(this);
-  for (int unit : units) {
-    hits.push_back({.unit = unit, .parameter = 0, .is_write = false});
-    signature = signature * 1099511628211u ^
-                reinterpret_cast<std::uintptr_t>(at(unit).parameters.front().storage->key());
-  }
-  touch(units, hits, op, signature);
-  release(units);
-}
 
 at::Tensor participate(const std::shared_ptr<Engine>& engine,
                        const std::function<bool(const Unit&, const Parameter&)>& is_selected) {
@@ -114,7 +68,7 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
   const Unit& first = units[static_cast<std::size_t>(involved.front())];
   at::Tensor zero = torch::zeros({}, at::TensorOptions(first.dtype).device(first.device));
   for (std::vector<int>& touched : engine->expected_run(involved)) {
-    engine->touch_briefly(touched, "participate");
+    touch_briefly(*engine, touched, "participate");
     const auto touch = c10::make_intrusive<Touch>();
     touch->engine = engine;
     touch->units = std::move(touched);

@@ -12,8 +12,9 @@
 ///
 /// What cannot be known from here is whether the branch's backward takes weights at all: the first
 /// layer's does not when its input needs no gradient. So the rule for optional units is that the
-/// arrival of a gradient is a touch, on every rank: see Engine::gradient(). And because ranks touch
-/// these units unequally often, they are not freed by count: see Schedule::set_optional().
+/// arrival of a gradient is a touch, on every rank: see Executor::is_touched_by_gradient(). And
+/// because ranks touch these units unequally often, they are not freed by count: see
+/// Schedule::set_optional().
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -223,6 +223,7 @@ Partition group(ModuleTree tree, const Options& options) {
     }
     ++bundle;
   }
+  result.bundles = Bundles(result.units);
   return result;
 }
 

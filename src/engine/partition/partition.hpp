@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/unit/bundle.hpp"
 #include "engine/unit/unit.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 
@@ -22,6 +23,7 @@ struct Partition {
   /// The root first if it has parameters, then the others in the module's order, then what
   /// Options::replicate_below put together. See bundle.hpp.
   std::vector<Unit> units;
+  Bundles bundles;                ///< of them
   std::optional<int> root;        ///< bundle of the root, none when everything is claimed
   std::optional<int> replicated;  ///< bundle of what is replicated for being small
   /// The module's buffers, for the initial broadcast.

@@ -12,16 +12,17 @@
 
 namespace fsdp::engine {
 
-GradHome::GradHome(std::vector<Unit>& units, const Bundles& bundles)
-    : units_(units), bundles_(bundles), area_of_(units.size()), adds_(units.size()) {
+GradHome::GradHome(const std::vector<Unit>& units, const Bundles& bundles,
+                   const std::vector<FlatParts>& grads)
+    : units_(units), bundles_(bundles), grads_(grads), area_of_(units.size()), adds_(units.size()) {
   const bool has_both_stages =
       std::ranges::any_of(units, [](const Unit& unit) { return unit.placement.has_both_stages(); });
   areas_.resize(has_both_stages ? 3 : 2);
 }
 
 std::int64_t GradHome::make_areas() {
-  places_ = place(units_, bundles_, [](const Unit& unit) {
-    return unit.flat_grad_shard.defined() ? unit.shard_bytes() : 0;
+  places_ = place(units_, bundles_, [&](const Unit& unit, std::size_t index) {
+    return grads_[index].is_defined() ? unit.shard_bytes() : 0;
   });
   const std::int64_t bytes = places_.largest([](int) { return true; });
   for (Area& area : areas_) {
@@ -55,7 +56,7 @@ void GradHome::send(int unit) {
   const Unit& of = units_[index];
   Area& area = areas_[area_of_[index]];
   const bool adds = adds_[index] != 0;
-  const at::Tensor dst = adds ? view(area.landings, unit) : of.flat_grad_shard;
+  const at::Tensor dst = adds ? view(area.landings, unit) : grads_[index].flat();
   area.transfers.push_back(
       {.unit = unit, .adds = adds, .ticket = of.home.copier->start(dst, arrival(unit))});
   --area.expected;
@@ -71,10 +72,10 @@ void GradHome::settle(Area& area) {
   FSDP_ASSERT(area.expected == 0, area.expected,
               " units are still being reduced into an area that is needed again");
   for (const Transfer& transfer : std::exchange(area.transfers, {})) {
-    const Unit& unit = units_[static_cast<std::size_t>(transfer.unit)];
-    unit.home.copier->wait(transfer.ticket);
+    const auto index = static_cast<std::size_t>(transfer.unit);
+    units_[index].home.copier->wait(transfer.ticket);
     if (transfer.adds) {
-      unit.flat_grad_shard.add_(view(area.landings, transfer.unit));
+      grads_[index].flat().add_(view(area.landings, transfer.unit));
     }
   }
 }

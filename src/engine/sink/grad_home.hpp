@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/unit/bundle.hpp"
+#include "engine/unit/flat_parts.hpp"
 #include "engine/unit/unit.hpp"
 
 namespace fsdp::engine {
@@ -27,8 +28,9 @@ namespace fsdp::engine {
 /// *Thread safety*: under the engine's lock.
 class GradHome {
  public:
-  /// For units that are offloaded and outlive this.
-  GradHome(std::vector<Unit>& units, const Bundles& bundles);
+  /// For units that are offloaded; they and their gradient shards `grads` outlive this.
+  GradHome(const std::vector<Unit>& units, const Bundles& bundles,
+           const std::vector<FlatParts>& grads);
   ~GradHome() { drop(); }
   GradHome(const GradHome&) = delete;
   GradHome& operator=(const GradHome&) = delete;
@@ -64,8 +66,9 @@ class GradHome {
   void settle(Area& area);
   at::Tensor view(const at::Tensor& bytes, int unit) const;
 
-  std::vector<Unit>& units_;
+  const std::vector<Unit>& units_;
   const Bundles& bundles_;
+  const std::vector<FlatParts>& grads_;
   Places places_;
   std::vector<Area> areas_;
   std::size_t last_ = 0;              ///< the area that begin() gave out

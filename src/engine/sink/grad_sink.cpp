@@ -28,35 +28,45 @@ at::Tensor place_of(const Unit& unit, int i, const at::Tensor& flat) {
 
 void GradSink::set_sync(GradientSync sync) {
   const bool has_replicas = std::ranges::any_of(
-      units_, [](const Unit& unit) { return unit.placement.replicate != nullptr; });
+      layout_.units, [](const Unit& unit) { return unit.placement.replicate != nullptr; });
   sync_ =
       sync == GradientSync::kDeferReplicate && !has_replicas ? GradientSync::kEveryBackward : sync;
   make_deferred();
 }
 
 bool GradSink::defers(int bundle) const {
-  const Placement& placement = at(bundles_.members(bundle).front()).placement;
+  const Placement& placement = at(layout_.members(bundle).front()).placement;
   return sync_ == GradientSync::kDeferAll ||
          (sync_ == GradientSync::kDeferReplicate && placement.shard == nullptr);
 }
 
 void GradSink::open(int bundle, int buffer) {
   buffer_of_[static_cast<std::size_t>(bundle)] = buffer;
-  for (int unit : bundles_.members(bundle)) {
-    for (Parameter& parameter : at(unit).parameters) {
-      parameter.fired = 0;
+  for (int unit : layout_.members(bundle)) {
+    for (Arrival& arrival : of(unit).arrivals) {
+      arrival.fired = 0;
     }
   }
 }
 
+bool GradSink::is_complete(int bundle) const {
+  return std::ranges::all_of(layout_.members(bundle), [&](int unit) {
+    const std::vector<Arrival>& arrivals = of(unit).arrivals;
+    for (std::size_t i = 0; i < arrivals.size(); ++i) {
+      if (arrivals[i].fired == 0 && at(unit).parameters[i].tensor.requires_grad()) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
 void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
-  Unit& of = at(unit);
-  Parameter& which = of.parameters[static_cast<std::size_t>(parameter)];
-  const bool is_deferred = defers(of.bundle);
-  const at::Tensor place =
-      place_of(of, parameter,
-               is_deferred ? deferred_[static_cast<std::size_t>(unit)]
-                           : buffer_view(unit, buffer_of_[static_cast<std::size_t>(of.bundle)]));
+  const auto bundle = static_cast<std::size_t>(at(unit).bundle);
+  Arrival& which = of(unit).arrivals[static_cast<std::size_t>(parameter)];
+  const bool is_deferred = defers(at(unit).bundle);
+  const at::Tensor place = place_of(
+      at(unit), parameter, is_deferred ? of(unit).deferred : buffer_view(unit, buffer_of_[bundle]));
   const at::Tensor source = grad.is_sparse() ? grad.to_dense() : grad;
   if (is_deferred ? which.is_deferred : which.fired > 0) {
     place.add_(source);
@@ -72,89 +82,89 @@ void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
 
 /// Makes `flat` this rank's whole contribution.
 void GradSink::complete(int unit, at::Tensor& flat) {
-  Unit& of = at(unit);
-  for (int i = 0; i < of.layout->parameters(); ++i) {
-    Parameter& parameter = of.parameters[static_cast<std::size_t>(i)];
-    parameter.is_present = parameter.is_present || parameter.fired > 0 || parameter.is_deferred;
-    if (parameter.numel == 0 || (parameter.fired > 0 && !parameter.is_deferred)) {
+  const Unit& laid_out = at(unit);
+  for (int i = 0; i < laid_out.layout->parameters(); ++i) {
+    const std::int64_t numel = laid_out.at(i).numel;
+    const Arrival& arrival = of(unit).arrivals[static_cast<std::size_t>(i)];
+    if (arrival.fired > 0 || arrival.is_deferred) {
+      presence_.set(unit, i);
+    }
+    if (numel == 0 || (arrival.fired > 0 && !arrival.is_deferred)) {
       continue;
     }
-    const at::Tensor place = flat.narrow(0, of.layout->offset(i), parameter.numel);
-    if (!parameter.is_deferred) {
+    const at::Tensor place = flat.narrow(0, laid_out.layout->offset(i), numel);
+    if (!arrival.is_deferred) {
       place.zero_();
       continue;
     }
-    const at::Tensor waiting =
-        deferred_[static_cast<std::size_t>(unit)].narrow(0, of.layout->offset(i), parameter.numel);
-    if (parameter.fired > 0) {
+    const at::Tensor waiting = of(unit).deferred.narrow(0, laid_out.layout->offset(i), numel);
+    if (arrival.fired > 0) {
       place.add_(waiting);
     } else {
       place.copy_(waiting);
     }
   }
-  for (Parameter& parameter : of.parameters) {
-    parameter.is_deferred = false;
+  for (Arrival& arrival : of(unit).arrivals) {
+    arrival.is_deferred = false;
   }
-  if (of.padding() > 0) {
-    flat.narrow(0, of.layout->total_numel(), of.padding()).zero_();
+  if (laid_out.padding() > 0) {
+    flat.narrow(0, laid_out.layout->total_numel(), laid_out.padding()).zero_();
   }
 }
 
 /// Accumulation, parameter by parameter: a grad that was reset starts from zero, one that the user
 /// replaced is taken over. Returns whether there is anything to add to.
-bool GradSink::prepare_shard(int index) {
-  Unit& unit = at(index);
-  const bool has_sum = has_sum_[static_cast<std::size_t>(index)] != 0;
-  const bool has_grad = std::ranges::any_of(
-      unit.parameters, [](const Parameter& parameter) { return parameter.shard.grad().defined(); });
-  for (Parameter& parameter : unit.parameters) {
-    const at::Tensor& grad = parameter.shard.grad();
-    if (!has_grad) {
-      break;
-    }
+bool GradSink::prepare_shard(int unit) {
+  const bool has_sum = of(unit).has_sum != 0;
+  const bool has_grad = shards(unit).has_grad();
+  for (int i = 0; has_grad && i < at(unit).layout->parameters(); ++i) {
+    const at::Tensor& shard = shards(unit).part(i);
+    const at::Tensor& grad_shard = grads(unit).part(i);
+    const at::Tensor& grad = shard.grad();
     if (!grad.defined()) {
       if (!has_sum) {
-        parameter.grad_shard.zero_();
+        grad_shard.zero_();
       }
-    } else if (!grad.is_same(parameter.grad_shard)) {
-      parameter.grad_shard.copy_(grad);
-      parameter.shard.mutable_grad().reset();
-      parameter.is_present = true;
+    } else if (!grad.is_same(grad_shard)) {
+      grad_shard.copy_(grad);
+      shard.mutable_grad().reset();
+      presence_.set(unit, i);
     }
   }
   // A backward inside of this one may complete the unit once more.
-  has_sum_[static_cast<std::size_t>(index)] |= kOfThisBackward;
+  of(unit).has_sum |= kOfThisBackward;
   return has_grad || has_sum;
 }
 
 void GradSink::start_inner(int unit, const at::Tensor& flat) {
-  Unit& of = at(unit);
-  const auto index = static_cast<std::size_t>(unit);
-  const comm::Label label{unit, of.name};
-  if (of.placement.has_both_stages()) {
-    works_[index] = of.placement.shard->reduce_scatter(
-        partial_view(unit), flat, {.accumulate = has_partial_[index] != 0}, label);
+  const Unit& laid_out = at(unit);
+  const comm::Label label{unit, laid_out.name};
+  comm::Communicator& group = *laid_out.placement.shard;
+  if (laid_out.placement.has_both_stages()) {
+    of(unit).work =
+        group.reduce_scatter(partial_view(unit), flat, {.accumulate = of(unit).has_partial}, label);
   } else {
     const Destination end = destination(unit);
-    works_[index] = of.placement.shard->reduce_scatter(
+    of(unit).work = group.reduce_scatter(
         end.dst, flat, {.divisor = divisor_, .accumulate = end.accumulate}, label);
   }
   ++counters_.reduce_scatters;
-  counters_.reduce_bytes += of.layout->total_numel() * Unit::itemsize_of(of.reduce_dtype);
-  counters_.padding_bytes += of.padding() * Unit::itemsize_of(of.reduce_dtype);
+  const std::int64_t itemsize = Unit::itemsize_of(laid_out.reduce_dtype);
+  counters_.reduce_bytes += laid_out.layout->total_numel() * itemsize;
+  counters_.padding_bytes += laid_out.padding() * itemsize;
 }
 
 /// `src`: what this rank has of the slices that the replicas have in common, [slice_numel].
 std::unique_ptr<comm::Work> GradSink::start_outer(int unit, const at::Tensor& src) {
-  Unit& of = at(unit);
+  const Unit& laid_out = at(unit);
   const Destination end = destination(unit);
-  const std::int64_t bytes =
-      of.logical_numel(of.placement.give) * static_cast<std::int64_t>(src.element_size());
-  counters_.replica_bytes += of.placement.is_refreshed() ? bytes : 2 * bytes;
+  const std::int64_t bytes = laid_out.logical_numel(laid_out.placement.give) *
+                             static_cast<std::int64_t>(src.element_size());
+  counters_.replica_bytes += laid_out.placement.is_refreshed() ? bytes : 2 * bytes;
   ++counters_.replica_reductions;
-  return of.placement.replicate->reduce_scatter(answered_part(of, end.dst), src,
-                                                {.divisor = divisor_, .accumulate = end.accumulate},
-                                                {unit, "replicas of " + of.name});
+  return laid_out.placement.replicate->reduce_scatter(
+      answered_part(laid_out, end.dst), src, {.divisor = divisor_, .accumulate = end.accumulate},
+      {unit, "replicas of " + laid_out.name});
 }
 
 /// Where the sums of this rank's sub-slice go.
@@ -184,20 +194,19 @@ void GradSink::advance_outer() {
 }
 
 void GradSink::start_reduce(int bundle, int buffer) {
-  if (!at(bundles_.members(bundle).front()).placement.has_both_stages()) {
+  if (!at(layout_.members(bundle).front()).placement.has_both_stages()) {
     begin_last_stage(bundle);
   }
-  for (int unit : bundles_.members(bundle)) {
-    Unit& of = at(unit);
-    if (!of.trains) {
+  for (int unit : layout_.members(bundle)) {
+    if (!trains(unit)) {
       continue;
     }
     at::Tensor flat = buffer_view(unit, buffer);
     complete(unit, flat);
-    if (of.placement.shard != nullptr) {
+    if (at(unit).placement.shard != nullptr) {
       start_inner(unit, flat);
     } else {
-      works_[static_cast<std::size_t>(unit)] = start_outer(unit, flat);
+      of(unit).work = start_outer(unit, flat);
     }
   }
 }
@@ -205,13 +214,12 @@ void GradSink::start_reduce(int bundle, int buffer) {
 void GradSink::wait_reduce(int bundle) {
   buffer_of_[static_cast<std::size_t>(bundle)] = -1;
   advance_outer();
-  const Placement& of_bundle = at(bundles_.members(bundle).front()).placement;
+  const Placement& of_bundle = at(layout_.members(bundle).front()).placement;
   if (of_bundle.has_both_stages() && sync_ != GradientSync::kDeferReplicate) {
     begin_last_stage(bundle);
   }
-  for (int unit : bundles_.members(bundle)) {
-    const auto index = static_cast<std::size_t>(unit);
-    auto work = std::exchange(works_[index], nullptr);
+  for (int unit : layout_.members(bundle)) {
+    auto work = std::exchange(of(unit).work, nullptr);
     const Placement& placement = at(unit).placement;
     if (work == nullptr) {
       continue;
@@ -225,7 +233,11 @@ void GradSink::wait_reduce(int bundle) {
       last_stage_ended(unit);
     }
     if (sync_ == GradientSync::kDeferReplicate) {
-      (placement.replicate != nullptr ? has_partial_ : has_sum_)[index] |= kWaits;
+      if (placement.replicate != nullptr) {
+        of(unit).has_partial = true;
+      } else {
+        of(unit).has_sum |= kWaits;
+      }
       has_deferred_ = true;
       continue;
     }
@@ -233,7 +245,7 @@ void GradSink::wait_reduce(int bundle) {
       continue;
     }
     outer_.push_back({.unit = unit, .work = start_outer(unit, partial_view(unit))});
-    has_partial_[index] = 0;
+    of(unit).has_partial = false;
   }
   // The reduce buffer is given back: what was read from it must have ended.
   if (of_bundle.shard == nullptr) {

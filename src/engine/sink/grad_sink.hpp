@@ -28,37 +28,34 @@
 #include "engine/sink/grad_home.hpp"
 #include "engine/sink/presence.hpp"
 #include "engine/unit/bundle.hpp"
-#include "engine/unit/unit.hpp"
+#include "engine/unit/flat_parts.hpp"
+#include "engine/unit/module_layout.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/memory/ledger.hpp"
 
 namespace fsdp::engine {
 
-struct SinkConfig {
-  int buffers = 2;                    ///< in the ring
-  std::vector<int> own_buffers = {};  ///< these bundles have one of their own, after the ring's
-};
-
-// What a unit's gradient shard has that was not handed out, as bits of GradSink::has_sum_. A
-// reduction adds to either.
-inline constexpr char kWaits = 1;           ///< of earlier backwards, which left it to a later one
-inline constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
-
 /// *Invariants*: reductions start and end in the same order on all ranks; one bundle's at a time is
 /// in flight. Gradients accumulate until the shards' grads are reset. *Thread safety*: under the
 /// engine's lock.
 class GradSink {
  public:
-  GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vector<Unit>& units,
-           const Bundles& bundles, SinkConfig config, Counters& counters);
+  /// Layout and shards outlive it.
+  GradSink(comm::Communicator& world, const ModuleLayout& layout,
+           const std::vector<FlatParts>& shards, memory::Ledger& ledger, Counters& counters);
   ~GradSink();
   GradSink(const GradSink&) = delete;
   GradSink& operator=(const GradSink&) = delete;
 
-  /// Makes what units that train now and have never done so need. Returns whether it made anything.
-  /// Between backwards. Local.
-  bool make_room();
+  /// Makes gradient shards known to the dispatcher, also those that come to be later.
+  void connect(std::weak_ptr<TouchTarget> target);
+
+  /// What was frozen or unfrozen counts from here on; makes what units that train now and have
+  /// never done so need. Returns whether it made anything. Between backwards. Local.
+  bool follow_requires_grad();
+  /// Whether a parameter of the unit required grad then.
+  bool trains(int unit) const { return of(unit).trains; }
 
   void set_sync(GradientSync sync);
   GradientSync sync() const { return sync_; }
@@ -70,6 +67,8 @@ class GradSink {
   bool has_deferred() const { return has_deferred_; }
 
   void open(int bundle, int buffer);
+  /// Whether every parameter of the bundle that requires grad has one since open().
+  bool is_complete(int bundle) const;
   /// Copies `grad` to its place, or adds it when one came before; any layout, also sparse. Of a
   /// bundle that defers, the place is the whole accumulator, else the open buffer.
   void collect(int unit, int parameter, const at::Tensor& grad);
@@ -83,6 +82,10 @@ class GradSink {
   /// After all reductions of a backward that deferred nothing: parameters for which any rank had a
   /// gradient get theirs. @collective all ranks @blocks
   void hand_out();
+  /// Whether the last hand_out() had a gradient for the parameter.
+  bool was_reduced(int unit, int parameter) const {
+    return of(unit).arrivals[static_cast<std::size_t>(parameter)].was_reduced;
+  }
   /// After a backward that handed nothing out: what was reduced is in the gradient shards. @blocks
   void bring_home();
   /// What was collected for a backward that died is no gradient. @collective the replicas
@@ -93,11 +96,33 @@ class GradSink {
   /// The same, and those on their way: their collectives are void.
   void start_over();
 
+  /// By unit; undefined where no parameter has ever trained.
+  const std::vector<FlatParts>& grads() const { return grads_; }
+  const FlatParts& grads(int unit) const { return grads_[static_cast<std::size_t>(unit)]; }
   /// Memory in which `unit` is whole in its shards' type, to use before training: [padded_numel].
   /// The sink's own where that is large enough.
   at::Tensor spare_memory(int unit) const;
 
  private:
+  /// What came of a parameter's gradient on this rank.
+  struct Arrival {
+    int fired = 0;             ///< gradients since the reduce buffer was opened
+    bool is_deferred = false;  ///< a part of it waits whole for a later reduction
+    bool was_reduced = false;
+  };
+  /// What a gradient shard has that was not handed out, as bits: a reduction adds to either.
+  static constexpr char kWaits = 1;  ///< of earlier backwards, which left it to a later one
+  static constexpr char kOfThisBackward = 2;  ///< which is no gradient if this backward dies
+  /// A unit's gradients on their way.
+  struct OfUnit {
+    std::vector<Arrival> arrivals;  ///< by parameter
+    bool trains = false;
+    std::unique_ptr<comm::Work> work = {};  ///< of its reduction's first stage
+    at::Tensor deferred = {};               ///< whole; undefined until needed
+    at::Tensor partial = {};                ///< [slice_numel]; likewise
+    bool has_partial = false;
+    char has_sum = 0;  ///< in the gradient shard
+  };
   /// A reduction over replicas: a reduce-scatter, then for all but kHybridOptimizer an all-gather.
   struct Outer {
     int unit = 0;
@@ -111,11 +136,14 @@ class GradSink {
     bool accumulate;
   };
 
-  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
-  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+  const Unit& at(int unit) const { return layout_.at(unit); }
+  OfUnit& of(int unit) { return of_units_[static_cast<std::size_t>(unit)]; }
+  const OfUnit& of(int unit) const { return of_units_[static_cast<std::size_t>(unit)]; }
+  const FlatParts& shards(int unit) const { return shards_[static_cast<std::size_t>(unit)]; }
   /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
   at::Tensor buffer_view(int unit, int buffer) const;
   at::Tensor partial_view(int unit) const;
+  bool make_room();
   void make_buffers();
   void make_deferred();
   void reserve_staging();
@@ -132,11 +160,13 @@ class GradSink {
   void enter(memory::Kind kind, std::int64_t bytes);
 
   comm::Communicator& world_;
+  const ModuleLayout& layout_;
+  const std::vector<FlatParts>& shards_;
   memory::Ledger& ledger_;
-  std::vector<Unit>& units_;
-  const Bundles& bundles_;
-  const SinkConfig config_;
   Counters& counters_;
+  std::weak_ptr<TouchTarget> target_;
+  std::vector<FlatParts> grads_;  ///< by unit
+  std::vector<OfUnit> of_units_;
   Presence presence_;
   GradientSync sync_ = GradientSync::kEveryBackward;
   double divisor_ = 1.0;
@@ -148,13 +178,8 @@ class GradSink {
   /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
   std::array<at::Tensor, 2> partial_buffers_;
   std::size_t next_partial_ = 0;
-  std::vector<int> buffer_of_;                      ///< by bundle, -1 when it has none
-  std::vector<std::unique_ptr<comm::Work>> works_;  ///< by unit
-  std::vector<Outer> outer_;                        ///< under way over the replicas
-  std::vector<at::Tensor> deferred_;                ///< by unit: whole; undefined until needed
-  std::vector<at::Tensor> partials_;                ///< by unit: [slice_numel]; likewise
-  std::vector<char> has_partial_;                   ///< by unit
-  std::vector<char> has_sum_;       ///< by unit: the gradient shard has one that was not handed out
+  std::vector<int> buffer_of_;      ///< by bundle, -1 when it has none
+  std::vector<Outer> outer_;        ///< under way over the replicas
   std::unique_ptr<GradHome> home_;  ///< null: reductions end in the gradient shards
   std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;

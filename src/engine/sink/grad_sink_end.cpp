@@ -24,14 +24,14 @@ void GradSink::begin_last_stage(int bundle) {
 GradSink::Destination GradSink::destination(int unit) {
   const bool has_grad = prepare_shard(unit);
   if (home_ == nullptr) {
-    return {.dst = at(unit).flat_grad_shard, .accumulate = has_grad};
+    return {.dst = grads(unit).flat(), .accumulate = has_grad};
   }
   return {.dst = home_->expect(unit, has_grad), .accumulate = false};
 }
 
 /// What its last stage makes, or has made.
 at::Tensor GradSink::reduced(int unit) const {
-  return home_ == nullptr ? at(unit).flat_grad_shard : home_->arrival(unit);
+  return home_ == nullptr ? grads(unit).flat() : home_->arrival(unit);
 }
 
 void GradSink::last_stage_ended(int unit) {
@@ -53,18 +53,21 @@ void GradSink::hand_out() {
     advance_outer();
   }
   bring_home();
-  presence_.agree(units_, divisor_);
+  presence_.agree(divisor_);
   has_deferred_ = false;
-  std::ranges::fill(has_sum_, 0);
-  for (Unit& unit : units_) {
-    for (Parameter& parameter : unit.parameters) {
-      const bool is_present = std::exchange(parameter.is_present, false);
-      parameter.was_reduced = is_present && unit.trains && parameter.tensor.requires_grad();
-      if (parameter.was_reduced && !parameter.shard.grad().defined()) {
-        parameter.shard.mutable_grad() = parameter.grad_shard;
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    of(unit).has_sum = 0;
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      Arrival& arrival = of(unit).arrivals[static_cast<std::size_t>(i)];
+      const bool is_present = presence_.has(unit, i);
+      arrival.was_reduced = is_present && trains(unit) && at(unit).at(i).tensor.requires_grad();
+      const at::Tensor& shard = shards(unit).part(i);
+      if (arrival.was_reduced && !shard.grad().defined()) {
+        shard.mutable_grad() = grads(unit).part(i);
       }
     }
   }
+  presence_.forget_all();
 }
 
 void GradSink::drop_collected() {
@@ -72,23 +75,27 @@ void GradSink::drop_collected() {
     advance_outer();
   }
   bring_home();
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    has_sum_[unit] &= kWaits;
-    for (Parameter& parameter : units_[unit].parameters) {
-      parameter.fired = 0;
-      parameter.is_present =
-          parameter.is_present && (has_partial_[unit] != 0 || has_sum_[unit] != 0);
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    of(unit).has_sum &= kWaits;
+    const bool waits = of(unit).has_partial || of(unit).has_sum != 0;
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      of(unit).arrivals[static_cast<std::size_t>(i)].fired = 0;
+      if (!waits) {
+        presence_.forget(unit, i);
+      }
     }
   }
 }
 
 void GradSink::zero() {
   has_deferred_ = false;
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    has_partial_[unit] = has_sum_[unit] = 0;
-    for (Parameter& parameter : units_[unit].parameters) {
-      parameter.is_present = parameter.is_deferred = false;
-      parameter.shard.mutable_grad().reset();
+  presence_.forget_all();
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    of(unit).has_partial = false;
+    of(unit).has_sum = 0;
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      of(unit).arrivals[static_cast<std::size_t>(i)].is_deferred = false;
+      shards(unit).part(i).mutable_grad().reset();
     }
   }
 }
@@ -100,10 +107,10 @@ void GradSink::start_over() {
     home_->drop();
   }
   std::ranges::fill(buffer_of_, -1);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    works_[unit].reset();
-    for (Parameter& parameter : units_[unit].parameters) {
-      parameter.fired = 0;
+  for (OfUnit& unit : of_units_) {
+    unit.work.reset();
+    for (Arrival& arrival : unit.arrivals) {
+      arrival.fired = 0;
     }
   }
 }

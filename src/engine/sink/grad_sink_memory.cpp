@@ -13,38 +13,55 @@
 
 namespace fsdp::engine {
 
-GradSink::GradSink(comm::Communicator& world, memory::Ledger& ledger, std::vector<Unit>& units,
-                   const Bundles& bundles, SinkConfig config, Counters& counters)
+GradSink::GradSink(comm::Communicator& world, const ModuleLayout& layout,
+                   const std::vector<FlatParts>& shards, memory::Ledger& ledger, Counters& counters)
     : world_(world),
+      layout_(layout),
+      shards_(shards),
       ledger_(ledger),
-      units_(units),
-      bundles_(bundles),
-      config_(std::move(config)),
       counters_(counters),
-      presence_(world, units),
-      buffer_of_(static_cast<std::size_t>(bundles.count()), -1),
-      works_(units.size()),
-      deferred_(units.size()),
-      partials_(units.size()),
-      has_partial_(units.size()),
-      has_sum_(units.size()) {
-  for (Unit& unit : units) {
-    unit.trains = unit.is_trainable();
+      grads_(layout.units.size()),
+      of_units_(layout.units.size()),
+      presence_(world, layout.units),
+      buffer_of_(static_cast<std::size_t>(layout.bundles.count()), -1) {
+  for (int unit = 0; unit < layout.count(); ++unit) {
+    of(unit).arrivals.resize(layout.at(unit).parameters.size());
   }
-  if (units.front().is_offloaded()) {
-    home_ = std::make_unique<GradHome>(units, bundles);
+  if (layout.is_offloaded()) {
+    home_ = std::make_unique<GradHome>(layout.units, layout.bundles, grads_);
   }
-  if (!make_room()) {
+  if (!follow_requires_grad()) {
     make_buffers();  // nothing trains yet
     reserve_staging();
   }
 }
 
 GradSink::~GradSink() {
-  works_.clear();
+  for (OfUnit& unit : of_units_) {
+    unit.work.reset();
+  }
   for (int kind = 0; kind < memory::kKinds; ++kind) {
     ledger_.remove(static_cast<memory::Kind>(kind), entered_[static_cast<memory::Kind>(kind)]);
   }
+}
+
+void GradSink::connect(std::weak_ptr<TouchTarget> target) {
+  target_ = std::move(target);
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    if (grads(unit).is_defined()) {
+      grads_[static_cast<std::size_t>(unit)].connect(target_, unit);
+    }
+  }
+}
+
+bool GradSink::follow_requires_grad() {
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    of(unit).trains = at(unit).is_trainable();
+    for (int i = 0; i < at(unit).layout->parameters(); ++i) {
+      shards(unit).part(i).set_requires_grad(at(unit).at(i).tensor.requires_grad());
+    }
+  }
+  return make_room();
 }
 
 void GradSink::enter(memory::Kind kind, std::int64_t bytes) {
@@ -54,12 +71,16 @@ void GradSink::enter(memory::Kind kind, std::int64_t bytes) {
 
 bool GradSink::make_room() {
   bool is_new = false;
-  for (Unit& unit : units_) {
-    if (unit.trains && !unit.flat_grad_shard.defined()) {
-      is_new = true;
-      unit.flat_grad_shard = zeros_at_home(unit, unit.shard_numel(), unit.dtype);
-      enter(memory::Kind::kGradShards, unit.shard_bytes());
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    if (!trains(unit) || grads(unit).is_defined()) {
+      continue;
     }
+    is_new = true;
+    FlatParts& made = grads_[static_cast<std::size_t>(unit)];
+    made = FlatParts(at(unit), zeros_at_home(at(unit), at(unit).shard_numel(), at(unit).dtype),
+                     StorageRole::kGradShard);
+    made.connect(target_, unit);
+    enter(memory::Kind::kGradShards, at(unit).shard_bytes());
   }
   if (is_new) {
     make_buffers();
@@ -70,13 +91,14 @@ bool GradSink::make_room() {
 }
 
 void GradSink::make_buffers() {
-  places_ = place(units_, bundles_, [](const Unit& unit) {
-    return unit.flat_grad_shard.defined() ? unit.reduced_bytes() : 0;
+  places_ = place(layout_.units, layout_.bundles, [&](const Unit& unit, std::size_t index) {
+    return grads_[index].is_defined() ? unit.reduced_bytes() : 0;
   });
   ledger_.remove(memory::Kind::kReduceBuffers,
                  std::exchange(entered_[memory::Kind::kReduceBuffers], 0));
   buffers_.clear();
-  const c10::Device device = units_.front().device;
+  const c10::Device device = layout_.device();
+  const std::vector<int>& own = layout_.schedule.own_buffers;
   const auto allocate = [&](std::int64_t bytes) {
     // In memory that peers read in place, where there is such: reducing then copies nothing.
     buffers_.push_back(device.is_cpu()
@@ -84,17 +106,15 @@ void GradSink::make_buffers() {
                            : at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
     enter(memory::Kind::kReduceBuffers, bytes);
   };
-  const auto is_in_ring = [&](int bundle) {
-    return std::ranges::find(config_.own_buffers, bundle) == config_.own_buffers.end();
-  };
-  for (int buffer = 0; buffer < config_.buffers; ++buffer) {
+  const auto is_in_ring = [&](int bundle) { return std::ranges::find(own, bundle) == own.end(); };
+  for (int buffer = 0; buffer < layout_.schedule.reduce_buffers; ++buffer) {
     allocate(places_.largest(is_in_ring));
   }
-  for (int bundle : config_.own_buffers) {
+  for (int bundle : own) {
     allocate(places_.bytes[static_cast<std::size_t>(bundle)]);
   }
-  partial_places_ = place(units_, bundles_, [](const Unit& unit) {
-    const bool has_partial = unit.placement.has_both_stages() && unit.flat_grad_shard.defined();
+  partial_places_ = place(layout_.units, layout_.bundles, [&](const Unit& unit, std::size_t index) {
+    const bool has_partial = unit.placement.has_both_stages() && grads_[index].is_defined();
     return has_partial ? unit.slice_numel() * unit.itemsize() : 0;
   });
   const std::int64_t partial_bytes = partial_places_.largest([](int) { return true; });
@@ -122,11 +142,11 @@ void GradSink::reserve_staging() {
   };
   std::map<comm::Communicator*, std::int64_t> inner, outer;
   int in_flight = 1;
-  for (int bundle = 0; bundle < bundles_.count(); ++bundle) {
+  for (int bundle = 0; bundle < layout_.bundles.count(); ++bundle) {
     int of_bundle = 0;
-    for (int unit : bundles_.members(bundle)) {
+    for (int unit : layout_.members(bundle)) {
       const Unit& of = at(unit);
-      const bool has_room = of.flat_grad_shard.defined();
+      const bool has_room = grads(unit).is_defined();
       of_bundle += has_room ? 1 : 0;
       std::int64_t& largest = inner[of.placement.shard];
       largest = std::max(largest, has_room ? of.reduced_bytes() : 0);
@@ -145,21 +165,21 @@ void GradSink::reserve_staging() {
 
 /// What the mode needs, for every unit that has room for gradients.
 void GradSink::make_deferred() {
-  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
-    const Unit& of = at(unit);
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    const Unit& laid_out = at(unit);
     const auto make = [&](at::Tensor& tensor, std::int64_t numel) {
       if (!tensor.defined()) {
-        tensor = at::empty({numel}, at::TensorOptions(of.dtype).device(of.device));
-        enter(memory::Kind::kDeferred, numel * of.itemsize());
+        tensor = at::empty({numel}, at::TensorOptions(laid_out.dtype).device(laid_out.device));
+        enter(memory::Kind::kDeferred, numel * laid_out.itemsize());
       }
     };
-    if (!of.flat_grad_shard.defined() || sync_ == GradientSync::kEveryBackward) {
+    if (!grads(unit).is_defined() || sync_ == GradientSync::kEveryBackward) {
       continue;
     }
-    if (defers(of.bundle)) {
-      make(deferred_[static_cast<std::size_t>(unit)], of.layout->padded_numel());
-    } else if (of.placement.has_both_stages()) {
-      make(partials_[static_cast<std::size_t>(unit)], of.slice_numel());
+    if (defers(laid_out.bundle)) {
+      make(of(unit).deferred, laid_out.layout->padded_numel());
+    } else if (laid_out.placement.has_both_stages()) {
+      make(of(unit).partial, laid_out.slice_numel());
     }
   }
 }
@@ -182,7 +202,7 @@ at::Tensor GradSink::buffer_view(int unit, int buffer) const {
 }
 
 at::Tensor GradSink::partial_view(int unit) const {
-  const at::Tensor& own = partials_[static_cast<std::size_t>(unit)];
+  const at::Tensor& own = of(unit).partial;
   return own.defined() ? own
                        : view(partial_buffers_[next_partial_],
                               partial_places_.offset[static_cast<std::size_t>(unit)],

@@ -12,22 +12,8 @@ namespace fsdp::engine {
 
 namespace {
 
-constexpr std::size_t kBits = 64;
-
-at::Tensor tensor_of(std::vector<std::int64_t>& words) {
+at::Tensor tensor_of(std::vector<std::uint64_t>& words) {
   return at::from_blob(words.data(), {std::ssize(words)}, at::TensorOptions(at::kLong));
-}
-
-/// Calls `visit(parameter, word, mask)` for every parameter, in one order.
-template <class Visit>
-void each_bit(std::vector<Unit>& units, Visit visit) {
-  std::size_t bit = 0;
-  for (Unit& unit : units) {
-    for (Parameter& parameter : unit.parameters) {
-      visit(parameter, 1 + bit / kBits, std::uint64_t{1} << (bit % kBits));
-      ++bit;
-    }
-  }
 }
 
 }  // namespace
@@ -35,20 +21,17 @@ void each_bit(std::vector<Unit>& units, Visit visit) {
 Presence::Presence(comm::Communicator& world, const std::vector<Unit>& units) : world_(world) {
   std::size_t parameters = 0;
   for (const Unit& unit : units) {
+    first_bit_.push_back(parameters);
     parameters += unit.parameters.size();
   }
   own_.resize(1 + (parameters + kBits - 1) / kBits);
   all_.resize(own_.size() * static_cast<std::size_t>(world.size()));
 }
 
-void Presence::agree(std::vector<Unit>& units, double divisor) {
-  std::ranges::fill(own_, 0);
-  own_[0] = std::bit_cast<std::int64_t>(divisor);
-  each_bit(units, [&](const Parameter& parameter, std::size_t word, std::uint64_t mask) {
-    if (parameter.is_present) {
-      own_[word] = static_cast<std::int64_t>(static_cast<std::uint64_t>(own_[word]) | mask);
-    }
-  });
+void Presence::forget_all() { std::ranges::fill(own_, 0); }
+
+void Presence::agree(double divisor) {
+  own_[0] = std::bit_cast<std::uint64_t>(divisor);
   world_.all_gather(tensor_of(all_), tensor_of(own_), {.name = "which gradients there are"})
       ->wait();
   const auto ranks = static_cast<std::size_t>(world_.size());
@@ -58,13 +41,10 @@ void Presence::agree(std::vector<Unit>& units, double divisor) {
     FSDP_CHECK(theirs == first, ErrorCode::kMismatch, "[backward] gradients are divided by ", first,
                " on rank 0 and by ", theirs, " on rank ", rank,
                ": pass the same to set_gradient_divisor() on all ranks");
-  }
-  each_bit(units, [&](Parameter& parameter, std::size_t word, std::uint64_t mask) {
-    for (std::size_t rank = 0; rank < ranks && !parameter.is_present; ++rank) {
-      parameter.is_present =
-          (static_cast<std::uint64_t>(all_[rank * own_.size() + word]) & mask) != 0;
+    for (std::size_t word = 1; word < own_.size(); ++word) {
+      own_[word] |= all_[rank * own_.size() + word];
     }
-  });
+  }
 }
 
 }  // namespace fsdp::engine

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/store/weight_store.hpp"
-#include "engine/unit/slice.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -21,32 +20,26 @@ std::int64_t align_up(std::int64_t bytes) {
 
 class AliasedStore : public WeightStore {
  public:
-  explicit AliasedStore(memory::Ledger& ledger) : ledger_(ledger) {}
+  explicit AliasedStore(const std::vector<Unit>& units)
+      : units_(units), addresses_(units.size()), works_(units.size()) {}
 
-  ~AliasedStore() override {
-    works_.clear();
-    for (const Unit* unit : units_) {
-      strike_slice(ledger_, *unit);
-    }
-  }
-
-  void make_shards(std::vector<Unit>& units) override {
-    addresses_.resize(units.size());
-    works_.resize(units.size());
+  std::vector<at::Tensor> make_slices() override {
+    std::vector<at::Tensor> slices(units_.size());
     // In the units' order, which is the same on all ranks.
-    for (Unit& unit : units) {
+    for (const Unit& unit : units_) {
       comm::Communicator* group = unit.placement.shard;
       if (group != nullptr && std::ranges::find(groups_, group) == groups_.end()) {
         groups_.push_back(group);
-        make_memory(*group, units);
+        make_memory(*group, slices);
       }
       group_of_.push_back(group);
     }
+    return slices;
   }
 
-  void start(const Unit& unit, int index, int /*slot*/) override {
-    works_[static_cast<std::size_t>(index)] =
-        group_of_[static_cast<std::size_t>(index)]->agree({index, unit.name});
+  void start(int index, int /*slot*/, const Slice& /*slice*/) override {
+    const auto unit = static_cast<std::size_t>(index);
+    works_[unit] = group_of_[unit]->agree({index, units_[unit].name});
   }
 
   void wait(int index) override {
@@ -54,7 +47,7 @@ class AliasedStore : public WeightStore {
     work->wait();
   }
 
-  void release(const Unit&, int, int, bool) override {}
+  void release(int, int, bool) override {}
 
   void drop_works() override {
     for (auto& work : works_) {
@@ -70,9 +63,9 @@ class AliasedStore : public WeightStore {
 
  private:
   /// One piece of memory for all units that this group gathers.
-  void make_memory(comm::Communicator& group, std::vector<Unit>& units) {
+  void make_memory(comm::Communicator& group, std::vector<at::Tensor>& slices) {
     std::int64_t bytes = 0;
-    for (const Unit& unit : units) {
+    for (const Unit& unit : units_) {
       bytes += unit.placement.shard == &group ? align_up(unit.gathered_bytes()) : 0;
     }
     at::Tensor memory = group.shared_memory(bytes, {.name = "shared weights"});
@@ -82,36 +75,32 @@ class AliasedStore : public WeightStore {
                group.transport(),
                "\" has none here (are they all on one host?). Use Store::kSlots");
     char* next = static_cast<char*>(memory.data_ptr());
-    for (std::size_t i = 0; i < units.size(); ++i) {
-      Unit& unit = units[i];
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      const Unit& unit = units_[i];
       if (unit.placement.shard != &group) {
         continue;
       }
       addresses_[i] = next;
-      unit.placement.secondary = nullptr;  // nothing moves: there is nothing to save
       const std::int64_t offset = unit.placement.give.first * unit.layout->shard_numel() *
                                   Unit::itemsize_of(unit.param_dtype);
-      set_slice(unit, at::from_blob(next + offset, {unit.slice_numel()}, unit.param_dtype));
-      enter_slice(ledger_, unit);
-      units_.push_back(&unit);
+      slices[i] = at::from_blob(next + offset, {unit.slice_numel()}, unit.param_dtype);
       next += align_up(unit.gathered_bytes());
     }
     memories_.push_back(std::move(memory));
   }
 
-  memory::Ledger& ledger_;
+  const std::vector<Unit>& units_;
   std::vector<comm::Communicator*> groups_;    ///< distinct
   std::vector<comm::Communicator*> group_of_;  ///< by unit
   std::vector<at::Tensor> memories_;           ///< by group
-  std::vector<const Unit*> units_;
   std::vector<void*> addresses_;
   std::vector<std::unique_ptr<comm::Work>> works_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStore> make_aliased_store(memory::Ledger& ledger) {
-  return std::make_unique<AliasedStore>(ledger);
+std::unique_ptr<WeightStore> make_aliased_store(const std::vector<Unit>& units) {
+  return std::make_unique<AliasedStore>(units);
 }
 
 }  // namespace fsdp::engine

@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "engine/store/weight_store.hpp"
-#include "engine/unit/bundle.hpp"
 #include "engine/unit/home.hpp"
-#include "engine/unit/slice.hpp"
 
 namespace fsdp::engine {
 
@@ -28,40 +26,30 @@ namespace {
 
 class SlotStore : public WeightStore {
  public:
-  SlotStore(memory::Ledger& ledger, StoreConfig config)
-      : ledger_(ledger), config_(std::move(config)) {}
+  SlotStore(const std::vector<Unit>& units, const Bundles& bundles, memory::Ledger& ledger,
+            StoreConfig config)
+      : units_(units), ledger_(ledger), config_(std::move(config)), works_(units.size()) {
+    make_slots(bundles);
+  }
 
   ~SlotStore() override {
     drop_works();
     ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
-    for (const Unit* unit : units_) {
-      strike_slice(ledger_, *unit);
-    }
   }
 
-  void make_shards(std::vector<Unit>& units) override {
-    for (Unit& unit : units) {
-      if (!unit.placement.is_resident()) {
-        make_slice(unit);
-        enter_slice(ledger_, unit);
-        units_.push_back(&unit);
-      }
-    }
-    make_slots(units);
-    works_.resize(units.size());
-  }
+  std::vector<at::Tensor> make_slices() override { return std::vector<at::Tensor>(units_.size()); }
 
-  void start(const Unit& unit, int index, int slot) override {
+  void start(int index, int slot, const Slice& slice) override {
     launch();
+    const Unit& unit = at(index);
     const at::Tensor& dst = views_[static_cast<std::size_t>(index)][static_cast<std::size_t>(slot)];
-    GatherSource source = gather_source(unit);
-    if (!unit.is_offloaded() || unit.has_secondary) {
-      gather(unit, index, dst, source);
+    GatherSource source = slice.gather_source();
+    if (!unit.is_offloaded() || slice.has_secondary()) {
+      gather(index, dst, source);
       return;
     }
     const at::Tensor src = std::exchange(source.src, place_of_slice(unit, dst));
-    uploads_.push_back({.unit = &unit,
-                        .index = index,
+    uploads_.push_back({.index = index,
                         .dst = dst,
                         .source = source,
                         .ticket = unit.home.copier->start(source.src, src)});
@@ -82,7 +70,8 @@ class SlotStore : public WeightStore {
     work->wait();
   }
 
-  void release(const Unit& unit, int index, int slot, bool poison) override {
+  void release(int index, int slot, bool poison) override {
+    const Unit& unit = at(index);
     if (poison && unit.device.is_cpu() && unit.gathered_bytes() > 0) {
       // Every dtype's all-ones pattern is NaN for floats and -1 for integers.
       std::memset(address(index, slot), 0xff, static_cast<std::size_t>(unit.gathered_bytes()));
@@ -94,7 +83,7 @@ class SlotStore : public WeightStore {
       work.reset();
     }
     for (const Upload& upload : std::exchange(uploads_, {})) {
-      abandon(*upload.unit, upload.ticket);
+      abandon(at(upload.index), upload.ticket);
     }
   }
 
@@ -106,8 +95,7 @@ class SlotStore : public WeightStore {
 
  private:
   struct Upload {
-    const Unit* unit;
-    int index;
+    int index;  ///< of the unit
     at::Tensor dst;
     GatherSource source;  ///< its src is a part of dst
     std::uint64_t ticket;
@@ -116,21 +104,22 @@ class SlotStore : public WeightStore {
   void launch_first() {
     const Upload upload = std::move(uploads_.front());
     uploads_.pop_front();
-    upload.unit->home.copier->wait(upload.ticket);
-    gather(*upload.unit, upload.index, upload.dst, upload.source);
+    at(upload.index).home.copier->wait(upload.ticket);
+    gather(upload.index, upload.dst, upload.source);
   }
 
-  void gather(const Unit& unit, int index, const at::Tensor& dst, const GatherSource& source) {
+  const Unit& at(int index) const { return units_[static_cast<std::size_t>(index)]; }
+
+  void gather(int index, const at::Tensor& dst, const GatherSource& source) {
     works_[static_cast<std::size_t>(index)] =
-        source.group->all_gather(dst, source.src, {index, unit.name});
+        source.group->all_gather(dst, source.src, {index, at(index).name});
   }
 
-  void make_slots(const std::vector<Unit>& units) {
-    const Bundles bundles(units);
-    const Places places = place(units, bundles, [](const Unit& unit) {
+  void make_slots(const Bundles& bundles) {
+    const Places places = place(units_, bundles, [](const Unit& unit, std::size_t) {
       return unit.placement.is_resident() ? 0 : unit.gathered_bytes();
     });
-    const c10::Device device = units.front().device;
+    const c10::Device device = units_.front().device;
     const auto allocate = [&](std::int64_t bytes) {
       slots_.push_back(at::empty({bytes}, at::TensorOptions(at::kByte).device(device)));
       slot_bytes_ += bytes;
@@ -145,21 +134,22 @@ class SlotStore : public WeightStore {
     }
     ledger_.add(memory::Kind::kGatherSlots, slot_bytes_);
     // A view of each slot for each unit that can land there, made once: gathers allocate nothing.
-    for (std::size_t i = 0; i < units.size(); ++i) {
+    for (std::size_t i = 0; i < units_.size(); ++i) {
       std::vector<at::Tensor>& views = views_.emplace_back();
       for (at::Tensor& slot : slots_) {
-        const bool fits = slot.numel() >= places.offset[i] + units[i].gathered_bytes();
-        views.push_back(fits ? at::from_blob(static_cast<char*>(slot.data_ptr()) + places.offset[i],
-                                             {units[i].layout->padded_numel()},
-                                             at::TensorOptions(units[i].param_dtype).device(device))
-                             : at::Tensor());
+        const bool fits = slot.numel() >= places.offset[i] + units_[i].gathered_bytes();
+        views.push_back(fits
+                            ? at::from_blob(static_cast<char*>(slot.data_ptr()) + places.offset[i],
+                                            {units_[i].layout->padded_numel()},
+                                            at::TensorOptions(units_[i].param_dtype).device(device))
+                            : at::Tensor());
       }
     }
   }
 
+  const std::vector<Unit>& units_;
   memory::Ledger& ledger_;
   StoreConfig config_;
-  std::vector<const Unit*> units_;
   std::vector<at::Tensor> slots_;
   std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
   std::vector<std::unique_ptr<comm::Work>> works_;
@@ -169,8 +159,9 @@ class SlotStore : public WeightStore {
 
 }  // namespace
 
-std::unique_ptr<WeightStore> make_slot_store(memory::Ledger& ledger, StoreConfig config) {
-  return std::make_unique<SlotStore>(ledger, std::move(config));
+std::unique_ptr<WeightStore> make_slot_store(const std::vector<Unit>& units, const Bundles& bundles,
+                                             memory::Ledger& ledger, StoreConfig config) {
+  return std::make_unique<SlotStore>(units, bundles, ledger, std::move(config));
 }
 
 }  // namespace fsdp::engine

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/unit/bundle.hpp"
+#include "engine/unit/slice.hpp"
 #include "engine/unit/unit.hpp"
 #include "fsdp/comm/communicator.hpp"
 #include "fsdp/memory/ledger.hpp"
@@ -16,22 +18,23 @@ namespace fsdp::engine {
 
 /// *Invariants*: start and wait come in pairs, in the same order on all ranks of the unit's group;
 /// between wait and release the unit's bytes lie at address(). *Thread safety*: under the engine's
-/// lock.
+/// lock. Units and bundles outlive a store.
 class WeightStore {
  public:
   virtual ~WeightStore() = default;
-  /// Makes the slices of all units, zero. @collective all ranks
-  virtual void make_shards(std::vector<Unit>& units) = 0;
-  /// Begins to make `unit` whole in `slot`, from slices that are current.
+  /// Memory for the slices of all units, zero; undefined where a slice may have memory of its own.
+  /// Once, before all else; the store outlives it. @collective all ranks
+  virtual std::vector<at::Tensor> make_slices() = 0;
+  /// Begins to make unit `index` whole in `slot`, from slices that are current.
   /// @collective the unit's group
-  virtual void start(const Unit& unit, int index, int slot) = 0;
+  virtual void start(int index, int slot, const Slice& slice) = 0;
   /// Issues the collectives of what was started, where that had to wait.
   /// @collective the units' groups @blocks where what they send is not there yet
   virtual void launch() {}
   /// Ends it. @blocks
   virtual void wait(int index) = 0;
   /// The unit is no longer needed. With `poison`, memory that is the slot's own is filled with NaN.
-  virtual void release(const Unit& unit, int index, int slot, bool poison) = 0;
+  virtual void release(int index, int slot, bool poison) = 0;
   /// Gives up what is under way: its collectives are void.
   virtual void drop_works() = 0;
   /// Where the unit's bytes are, or will be once gathered.
@@ -48,11 +51,12 @@ struct StoreConfig {
 };
 
 /// A ring of buffers filled by all-gathers that land in place.
-std::unique_ptr<WeightStore> make_slot_store(memory::Ledger& ledger, StoreConfig config);
+std::unique_ptr<WeightStore> make_slot_store(const std::vector<Unit>& units, const Bundles& bundles,
+                                             memory::Ledger& ledger, StoreConfig config);
 
 /// Memory that the ranks of each unit's group share: each rank's slice is its part of it, and a
 /// gather is agreement.
-/// @throws Error kUnsupported from make_shards where the transport has no shared memory
-std::unique_ptr<WeightStore> make_aliased_store(memory::Ledger& ledger);
+/// @throws Error kUnsupported from make_slices() where the transport has no shared memory
+std::unique_ptr<WeightStore> make_aliased_store(const std::vector<Unit>& units);
 
 }  // namespace fsdp::engine

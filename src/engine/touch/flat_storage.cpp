@@ -41,4 +41,14 @@ at::Tensor FlatStorage::tagged_view(const at::Tensor& like, c10::IntArrayRef siz
   return at::Tensor(std::move(impl));
 }
 
+at::Tensor tagged_part(const at::Tensor& flat, std::int64_t begin, std::int64_t numel) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(flat.storage()),
+      flat.key_set() | c10::DispatchKeySet(kTouchKey), flat.dtype());
+  impl->set_storage_offset(flat.storage_offset() + begin);
+  impl->set_sizes_contiguous({numel});
+  impl->set_version_counter(flat.unsafeGetTensorImpl()->version_counter());
+  return at::Tensor(std::move(impl));
+}
+
 }  // namespace fsdp::engine

@@ -33,4 +33,8 @@ class FlatStorage {
   std::string freed_message_;
 };
 
+/// Elements [begin, begin + numel) of a flat tensor, with the touch key: the dispatcher calls the
+/// touch fallback for them too. Shares memory and version counter with `flat`.
+at::Tensor tagged_part(const at::Tensor& flat, std::int64_t begin, std::int64_t numel);
+
 }  // namespace fsdp::engine

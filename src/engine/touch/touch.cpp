@@ -349,12 +349,36 @@ void ensure_fallback() {
   (void)library;
 }
 
-void register_storage(const c10::StorageImpl* storage, std::weak_ptr<TouchTarget> target, int unit,
-                      int parameter, StorageRole role) {
+void touch_briefly(TouchTarget& target, std::span<const int> units, const char* op) {
+  c10::SmallVector<Hit, 8> hits;
+  auto signature = std::uint64_t{reinterpret_cast<std::uintptr_t>(&target)};
+  for (int unit : units) {
+    hits.push_back({.unit = unit, .parameter = 0, .is_write = false});
+    signature = signature * 1099511628211u ^ static_cast<std::uint64_t>(unit);
+  }
+  target.touch(units, hits, op, signature);
+  target.release(units);
+}
+
+Registration::Registration(const c10::StorageImpl* storage, std::weak_ptr<TouchTarget> target,
+                           int unit, int parameter, StorageRole role)
+    : storage_(storage) {
   Registry::instance().add(storage, {std::move(target), unit, parameter, role});
 }
 
-void unregister_storage(const c10::StorageImpl* storage) { Registry::instance().remove(storage); }
+Registration::Registration(Registration&& other) noexcept
+    : storage_(std::exchange(other.storage_, nullptr)) {}
+
+Registration& Registration::operator=(Registration&& other) noexcept {
+  std::swap(storage_, other.storage_);
+  return *this;
+}
+
+Registration::~Registration() {
+  if (storage_ != nullptr) {
+    Registry::instance().remove(storage_);
+  }
+}
 
 bool is_registered(const c10::StorageImpl* storage, const TouchTarget* target) {
   Entry entry;

@@ -69,12 +69,26 @@ class TouchTarget {
   [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
 };
 
+/// Touches units as an operator called `op` would that takes their weights and ends at once.
+void touch_briefly(TouchTarget& target, std::span<const int> units, const char* op);
+
 /// Registers the fallback, once per process.
 void ensure_fallback();
 
-void register_storage(const c10::StorageImpl* storage, std::weak_ptr<TouchTarget> target, int unit,
-                      int parameter, StorageRole role);
-void unregister_storage(const c10::StorageImpl* storage);
+/// Makes a storage known to the dispatcher for as long as this lives; the storage must live longer.
+/// Move-only.
+class Registration {
+ public:
+  Registration(const c10::StorageImpl* storage, std::weak_ptr<TouchTarget> target, int unit,
+               int parameter, StorageRole role);
+  ~Registration();
+  Registration(Registration&& other) noexcept;
+  Registration& operator=(Registration&& other) noexcept;
+
+ private:
+  const c10::StorageImpl* storage_;
+};
+
 /// Whether a storage belongs to a sharded parameter of `target`.
 bool is_registered(const c10::StorageImpl* storage, const TouchTarget* target);
 

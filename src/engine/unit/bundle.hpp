@@ -16,6 +16,7 @@ namespace fsdp::engine {
 /// *Invariants*: every unit is in one bundle; members are ascending. *Thread safety*: immutable.
 class Bundles {
  public:
+  Bundles() = default;
   /// By Unit::bundle, which counts from 0 without a gap.
   explicit Bundles(const std::vector<Unit>& units) {
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
@@ -52,7 +53,7 @@ struct Places {
   }
 };
 
-/// One unit after the other, each at a multiple of 128 bytes; `bytes_of` a unit may be 0.
+/// One unit after the other, each at a multiple of 128 bytes; `bytes_of(unit, index)` may be 0.
 template <class BytesOf>
 Places place(const std::vector<Unit>& units, const Bundles& bundles, BytesOf bytes_of) {
   constexpr std::int64_t kAlignment = 128;
@@ -62,7 +63,7 @@ Places place(const std::vector<Unit>& units, const Bundles& bundles, BytesOf byt
     std::int64_t end = 0;
     for (int unit : bundles.members(bundle)) {
       const auto index = static_cast<std::size_t>(unit);
-      const std::int64_t bytes = bytes_of(units[index]);
+      const std::int64_t bytes = bytes_of(units[index], index);
       if (bytes > 0) {
         places.offset[index] = (end + kAlignment - 1) / kAlignment * kAlignment;
         end = places.offset[index] + bytes;

@@ -42,7 +42,7 @@ TEST(ScheduleGradientsTest, CompletenessWithoutAGradientDoesNothing) {
 }
 
 TEST(ScheduleGradientsTest, TheRootCollectsInItsOwnBufferThroughoutBackward) {
-  Script script({.units = 4, .root = 0});
+  Script script({.units = 4, .own_buffers = {0}});
   EXPECT_EQ(script.gradient(0), "open 0@2");
   script.gradient(3);
   script.complete(3);
@@ -53,13 +53,13 @@ TEST(ScheduleGradientsTest, TheRootCollectsInItsOwnBufferThroughoutBackward) {
   EXPECT_EQ(script.complete(0), "done 1@0, reduce 0@2");
   EXPECT_EQ(script.end_backward(), "done 0@2");
 
-  Script alone({.units = 1, .root = 0});
-  EXPECT_EQ(alone.gradient(0), "open 0@0") << "a root without other units uses theirs";
+  Script alone({.units = 1});
+  EXPECT_EQ(alone.gradient(0), "open 0@0") << "a root without other units uses the ring";
   alone.end_backward();
 }
 
 TEST(ScheduleGradientsTest, WhenBuffersRunOutTheOldestUnitIsReducedAsItIs) {
-  Script script({.units = 4, .root = 0});
+  Script script({.units = 4, .own_buffers = {0}});
   script.gradient(0);
   script.gradient(3);
   script.gradient(2);
@@ -81,7 +81,7 @@ TEST(ScheduleGradientsTest, ABufferInFlightIsPreferredToAPartialReduction) {
 }
 
 TEST(ScheduleGradientsTest, TheRootInFlightIsNoHelpWhenBuffersRunOut) {
-  Script script({.units = 3, .root = 0, .reduce_buffers = 1});
+  Script script({.units = 3, .reduce_buffers = 1, .own_buffers = {0}});
   script.gradient(0);
   script.complete(0);
   script.gradient(2);
@@ -126,7 +126,7 @@ TEST(ScheduleGradientsTest, RanksThatUsedDifferentUnitsAgreeOnTheReductions) {
   const std::vector<int> all = {0, 1, 2, 3};
   for (const std::vector<int>& collecting :
        std::vector<std::vector<int>>{{}, {0}, {3}, {2}, {0, 3}}) {
-    Script script({.units = 4, .root = 0});
+    Script script({.units = 4, .own_buffers = {0}});
     for (int unit : collecting) {
       script.gradient(unit);
     }
@@ -192,7 +192,7 @@ TEST(ScheduleGradientsTest, ABackwardThatTakesNoWeightsEndsTheForwardPass) {
 }
 
 TEST(ScheduleGradientsTest, AnAbortedBackwardLeavesACleanState) {
-  Script script({.units = 4, .root = 0, .prefetch = 1, .slots = 2});
+  Script script({.units = 4, .prefetch = 1, .slots = 2, .own_buffers = {0}});
   const std::string steady = [&] {
     script.step({0, 1, 2, 3});
     return script.step({0, 1, 2, 3});

@@ -183,7 +183,7 @@ TEST(ScheduleOrderTest, AnOperatorWithoutGradientInsideForwardDoesNotEndThePass)
 TEST(ScheduleOrderTest, AKeptRootIsFreedAtTheEndOfAnEvaluationWhereverItWasUsed) {
   for (const std::vector<int>& order :
        {std::vector<int>{0, 1, 2}, std::vector<int>{1, 0, 2}, std::vector<int>{1, 2, 0}}) {
-    Script script({.units = 3, .root = 0, .keep_root = true, .prefetch = 1, .slots = 2});
+    Script script({.units = 3, .prefetch = 1, .slots = 2, .kept = {0}, .own_buffers = {0}});
     script.run(Pass::kEvaluation, Script::each(order));
     script.reshard();
     script.run(Pass::kEvaluation, Script::each(order));

@@ -148,7 +148,7 @@ TEST(ScheduleSlotsTest, TooFewSlotsAreRefusedAndNothingChanges) {
 
 TEST(ScheduleSlotsTest, TheRootIsGatheredAtBothEndsOfAPass) {
   const std::vector<int> order = {0, 1, 2, 0};
-  Script script({.units = 3, .root = 0, .prefetch = 1, .slots = 2});
+  Script script({.units = 3, .prefetch = 1, .slots = 2, .own_buffers = {0}});
   const auto forward = [&] {
     std::string text;
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -172,7 +172,7 @@ TEST(ScheduleSlotsTest, TheRootIsGatheredAtBothEndsOfAPass) {
 }
 
 TEST(ScheduleSlotsTest, AKeptRootIsGatheredOnceAStepIntoItsOwnSlot) {
-  Script script({.units = 3, .root = 0, .keep_root = true, .prefetch = 1, .slots = 2});
+  Script script({.units = 3, .prefetch = 1, .slots = 2, .kept = {0}, .own_buffers = {0}});
   for (int step = 0; step < 3; ++step) {
     script.touch({0}, Pass::kForward, 100);
     EXPECT_EQ(script.checked().actions().front(), (Action{ActionKind::kStartGather, 0, 2}));
@@ -213,7 +213,7 @@ TEST(ScheduleSlotsTest, KeptUnitsAreFreedWhereAnEvaluationEnds) {
 }
 
 TEST(ScheduleSlotsTest, AKeptRootIsPrefetchedWhenAllOtherSlotsAreTaken) {
-  Script script({.units = 3, .root = 0, .keep_root = true, .prefetch = 1, .slots = 2});
+  Script script({.units = 3, .prefetch = 1, .slots = 2, .kept = {0}, .own_buffers = {0}});
   script.run(Pass::kEvaluation, {{1, 2}, {0}});
   script.reshard();
   EXPECT_EQ(script.evaluate({1, 2}), "start 1@0, start 2@1, start 0@2, wait 1@0, wait 2@1");
@@ -245,8 +245,9 @@ TEST(ScheduleSlotsTest, AConfigurationThatCannotWorkIsRefusedWithItsNumber) {
   EXPECT_THAT(message({.units = 1, .prefetch = -1}), HasSubstr("prefetch is -1"));
   EXPECT_THAT(message({.units = 1, .slots = 0}), HasSubstr("0 gather slots"));
   EXPECT_THAT(message({.units = 1, .reduce_buffers = 0}), HasSubstr("0 reduce buffers"));
-  EXPECT_THAT(message({.units = 2, .root = 2}), HasSubstr("root is unit 2 of 2"));
-  EXPECT_THAT(message({.units = 2, .root = -2}), HasSubstr("root is unit -2 of 2"));
+  EXPECT_THAT(message({.units = -1}), HasSubstr("there are -1 units"));
+  EXPECT_THAT(message({.units = 2, .kept = {2}}), HasSubstr("unit 2 of 2 was to have"));
+  EXPECT_THAT(message({.units = 2, .own_buffers = {-2}}), HasSubstr("unit -2 of 2 was to have"));
   EXPECT_EQ(message({.units = 1}), "accepted");
 }
 

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/executor/gradients.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/touch/backward.hpp"
+#include "engine/unit/named_shards.hpp"
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::engine {
+
+Gradients::Gradients(const ModuleLayout& layout, const std::vector<FlatParts>& shards,
+                     memory::Ledger& ledger, Counters& counters, Health& health,
+                     comm::Communicator& world)
+    : layout_(layout),
+      shards_(shards),
+      health_(health),
+      sink_(world, layout, shards, ledger, counters) {}
+
+Gradients::~Gradients() {
+  for (std::size_t unit = 0; unit < guards_.size(); ++unit) {
+    for (const Parameter& parameter : layout_.units[unit].parameters) {
+      remove_gradient_hooks(parameter.tensor);
+    }
+    guards_[unit].reset();
+  }
+}
+
+void Gradients::connect(const std::weak_ptr<TouchTarget>& touch,
+                        const std::weak_ptr<BackwardTarget>& backward) {
+  sink_.connect(touch);
+  for (int index = 0; index < layout_.count(); ++index) {
+    const Unit& unit = layout_.at(index);
+    guards_.emplace_back(unit, index, touch);
+    if (c10::isFloatingType(unit.dtype) || c10::isComplexType(unit.dtype)) {
+      for (int i = 0; i < unit.layout->parameters(); ++i) {
+        install_gradient_hooks(backward, index, i, unit.at(i).tensor);
+      }
+    }
+  }
+}
+
+// --- a backward ------------------------------------------------------------------------------
+
+bool Gradients::open() {
+  backward_ = Backward::kOpen;
+  return sink_.follow_requires_grad();  // what was frozen or unfrozen since counts from here on
+}
+
+void Gradients::bury() {
+  backward_ = Backward::kNone;
+  health_.together([&] { sink_.drop_collected(); });
+}
+
+void Gradients::collect(int unit, int parameter, const at::Tensor& tensor) {
+  const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
+  sink_.collect(unit, parameter, grad);
+}
+
+bool Gradients::is_reduced(int bundle) const {
+  return !sink_.defers(bundle) &&
+         std::ranges::any_of(layout_.members(bundle), [&](int unit) { return trains(unit); });
+}
+
+Gradients::End Gradients::close() {
+  const bool has_gradients = std::exchange(backward_, Backward::kNone) == Backward::kHasGradients;
+  return {.reduces = has_gradients && sink_.sync() != GradientSync::kDeferAll,
+          .hands_out = has_gradients && sink_.sync() == GradientSync::kEveryBackward};
+}
+
+void Gradients::deliver(const End& end) {
+  health_.together([&] {
+    if (end.hands_out) {
+      sink_.hand_out();
+    } else {
+      sink_.bring_home();
+    }
+  });
+}
+
+bool Gradients::set_guards() {
+  for (const GradGuards& guards : guards_) {
+    guards.set();
+  }
+  return !std::exchange(are_guards_set_, true);
+}
+
+/// All ranks have ended their reductions, so a hook that throws leaves nobody waiting in one; what
+/// comes next meets the failure. Not through together(): hooks' operators are to be checked as all
+/// operators on shards are.
+void Gradients::run_hooks() {
+  if (hooks_.empty()) {
+    return;
+  }
+  const auto hooks = hooks_;  // a hook may remove itself
+  try {
+    for (const ModuleLayout::Index index : layout_.ordered_parameters()) {
+      for (const auto& [id, hook] : hooks) {
+        if (sink_.was_reduced(index.unit, index.parameter)) {
+          const NamedShard parameter = named_shard(layout_, index, shards_);
+          hook(parameter, parameter.shard.grad());
+        }
+      }
+    }
+  } catch (...) {
+    health_.fail();
+  }
+}
+
+// --- between backwards -----------------------------------------------------------------------
+
+void Gradients::check_not_open(const char* where) const {
+  FSDP_CHECK(!is_open(), ErrorCode::kInvalidArgument, "[", where, "] a backward is under way");
+}
+
+void Gradients::set_sync(GradientSync sync) {
+  check_not_open("set_gradient_sync");
+  sink_.follow_requires_grad();
+  sink_.set_sync(sync);
+}
+
+void Gradients::set_divisor(double divisor) {
+  FSDP_CHECK(std::isfinite(divisor) && divisor > 0, ErrorCode::kInvalidArgument,
+             "[set_gradient_divisor] the divisor is ", divisor, ", must be positive and finite");
+  sink_.set_divisor(divisor);
+}
+
+void Gradients::check_none_waits(int unit) const {
+  FSDP_CHECK(is_open() || !sink_.has_deferred(), ErrorCode::kInvalidArgument,
+             "[optimizer] the shards of unit \"", layout_.at(unit).name,
+             "\" are about to change while gradients wait to be reduced: they would be missing in "
+             "this step. Call set_gradient_sync(GradientSync::kEveryBackward) before the last "
+             "backward of a step, or zero_grad() to forget them");
+}
+
+std::uint64_t Gradients::add_hook(ReducedHook hook) {
+  FSDP_CHECK(hook != nullptr, ErrorCode::kInvalidArgument, "[on_reduced] the hook is empty");
+  hooks_.emplace(++last_hook_, std::move(hook));
+  return last_hook_;
+}
+
+void Gradients::remove_hook(std::uint64_t id) {
+  FSDP_CHECK(hooks_.erase(id) == 1, ErrorCode::kNotFound, "[remove_on_reduced] no hook is ", id,
+             ": was it removed before?");
+}
+
+void Gradients::start_over() {
+  backward_ = Backward::kNone;
+  sink_.start_over();
+  for (const GradGuards& guards : guards_) {
+    guards.reset();  // a gradient that was refused may have stayed
+    if (are_guards_set_) {
+      guards.set();
+    }
+  }
+}
+
+std::int64_t Gradients::trained_bytes() const {
+  std::int64_t bytes = 0;
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    bytes += sink_.grads(unit).is_defined() ? layout_.at(unit).shard_bytes() : 0;
+  }
+  return bytes;
+}
+
+}  // namespace fsdp::engine
