@@ -213,33 +213,18 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->capture_default_str();
 }
 
-models::GPTConfig lay_over(models::GPTConfig model, const TrainFlags& flags) {
-  model.width = flags.width.value_or(model.width);
-  return model;
-}
-
-/// The inner width keeps its proportion, in steps of 8.
-models::LlamaConfig lay_over(models::LlamaConfig model, const TrainFlags& flags) {
-  const std::int64_t width = flags.width.value_or(model.width);
-  model.inner = width == model.width ? model.inner : (width * 8 / 3 + 7) / 8 * 8;
-  model.width = width;
-  const std::int64_t heads = flags.heads.value_or(model.heads);
-  model.kv_heads = heads == model.heads ? model.kv_heads : heads;
-  return model;
-}
-
 /// Lays the flags over the preset.
 models::ModelConfig new_model(const TrainFlags& flags) {
-  return std::visit(
-      [&](const auto& preset) -> models::ModelConfig {
-        auto model = lay_over(preset, flags);
+  models::ModelConfig config =
+      models::resized(models::model_preset(flags.preset), flags.width, flags.heads);
+  std::visit(
+      [&](auto& model) {
         model.layers = flags.layers.value_or(model.layers);
-        model.heads = flags.heads.value_or(model.heads);
         model.vocab = flags.vocab.value_or(model.vocab);
         model.tied = flags.untied ? false : flags.tied ? true : model.tied;
-        return model;
       },
-      models::model_preset(flags.preset));
+      config);
+  return config;
 }
 
 constexpr double kLearningRateOfPublished = 1e-4, kLearningRateOfAdapters = 1e-3;
@@ -258,9 +243,7 @@ void resolve_init(TrainFlags& flags) {
     as_bad_input([&] { config.lora = train::adapter_of(config.adapter); });
   }
   if (config.lora.rank > 0 && config.lora.targets.empty()) {
-    const bool is_gpt = std::holds_alternative<models::GPTConfig>(config.model);
-    config.lora.targets =
-        is_gpt ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"q_proj", "v_proj"};
+    config.lora.targets = models::default_adapter_targets(config.model);
   }
   config.sequence =
       flags.sequence.value_or(std::min(kSequenceOfPublished, models::sizes(config.model).context));

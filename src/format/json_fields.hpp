@@ -49,6 +49,11 @@ class Fields {
   /// nullptr when it is absent or null.
   const nlohmann::ordered_json* find(const std::string& name);
 
+  /// The fields of an object in this one, with its own prefix; problems go to the same list.
+  Fields inside(const nlohmann::ordered_json& object, const std::string& prefix) {
+    return {object, prefix, problems_};
+  }
+
   void problem(const std::string& text) { problems_.push_back(text); }
   /// Enters every field that nobody asked for.
   void finish();

@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/models/gpt.hpp"
-#include "fsdp/models/llama.hpp"
+#include "models/architecture.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -77,10 +76,7 @@ at::Tensor LanguageModel::forward(const at::Tensor& tokens, KeyValueCache& cache
 }
 
 std::shared_ptr<LanguageModel> make_model(const ModelConfig& config) {
-  if (const auto* gpt = std::get_if<GPTConfig>(&config)) {
-    return std::make_shared<GPTImpl>(*gpt);
-  }
-  return std::make_shared<LlamaImpl>(std::get<LlamaConfig>(config));
+  return detail::architecture_of(config).make(config);
 }
 
 }  // namespace fsdp::models

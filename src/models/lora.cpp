@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/models/projection.hpp"
+#include "models/architecture.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -75,7 +76,7 @@ std::string adapter_config_json(const ModelConfig& config, const format::LoRACon
                                 const std::string& base) {
   format::LoRAConfig written = lora;
   written.base = base;
-  written.is_transposed = std::holds_alternative<GPTConfig>(config);
+  written.is_transposed = detail::architecture_of(config).is_transposed;
   return format::to_json(written);
 }
 

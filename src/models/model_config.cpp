@@ -1,39 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/models/model_config.hpp"
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/text.hpp"
 #include "fsdp/base/error.hpp"
+#include "models/architecture.hpp"
 
 namespace fsdp::models {
+
+using detail::Architecture;
+using detail::architecture_of;
+using detail::architectures;
+using detail::Preset;
+
 namespace {
 
-struct LlamaPreset {
-  const char* name;
-  LlamaConfig config;
-};
-
-const std::vector<LlamaPreset>& llama_presets() {
-  static const std::vector<LlamaPreset> kPresets = {
-      {"llama", {}},
-      {"llama-tiny",
-       {.width = 32, .inner = 88, .layers = 2, .heads = 4, .kv_heads = 2, .context = 32}},
-      {"smollm2-135m",
-       {.vocab = 49152,
-        .width = 576,
-        .inner = 1536,
-        .layers = 30,
-        .heads = 9,
-        .kv_heads = 3,
-        .context = 8192,
-        .rope = {.theta = 100000},
-        .tied = true}},
-  };
-  return kPresets;
-}
-
-constexpr std::string_view kGptPrefix = "transformer.";
 constexpr std::string_view kHead = "lm_head.weight";
 
 }  // namespace
@@ -52,9 +35,7 @@ ModelSizes sizes(const ModelConfig& config) {
       config);
 }
 
-const char* model_type(const ModelConfig& config) {
-  return std::holds_alternative<GPTConfig>(config) ? "gpt2" : "llama";
-}
+const char* model_type(const ModelConfig& config) { return architecture_of(config).model_type; }
 
 const SpecialTokens& special_tokens(const ModelConfig& config) {
   return std::visit([](const auto& known) -> const SpecialTokens& { return known.special; },
@@ -70,45 +51,63 @@ std::int64_t parameter_count(const ModelConfig& config) {
 }
 
 ModelConfig model_preset(const std::string& name) {
-  for (const LlamaPreset& candidate : llama_presets()) {
-    if (candidate.name == name) {
-      return candidate.config;
-    }
-  }
   std::string names;
-  for (const std::string& known : model_preset_names()) {
-    if (known == name) {
-      return preset(name);
+  for (const Architecture* architecture : architectures()) {
+    for (const Preset& preset : architecture->presets()) {
+      if (preset.name == name) {
+        return preset.config;
+      }
+      base::append_to_list(names, preset.name);
     }
-    base::append_to_list(names, known);
   }
   fail(ErrorCode::kInvalidArgument, "there is no preset '", name, "'; there are ", names);
 }
 
 std::vector<std::string> model_preset_names() {
-  std::vector<std::string> names = preset_names();
-  for (const LlamaPreset& candidate : llama_presets()) {
-    names.emplace_back(candidate.name);
+  std::vector<std::string> names;
+  for (const Architecture* architecture : architectures()) {
+    for (const Preset& preset : architecture->presets()) {
+      names.push_back(preset.name);
+    }
   }
   return names;
 }
 
+ModelConfig resized(const ModelConfig& config, std::optional<std::int64_t> width,
+                    std::optional<std::int64_t> heads) {
+  const ModelSizes now = sizes(config);
+  return architecture_of(config).resized(config, width.value_or(now.width),
+                                         heads.value_or(now.heads));
+}
+
+std::vector<std::string> default_adapter_targets(const ModelConfig& config) {
+  const detail::Names targets = architecture_of(config).adapter_targets;
+  return {targets.begin(), targets.end()};
+}
+
+std::vector<std::string> token_tables(const ModelConfig& config) {
+  const detail::Names tables = architecture_of(config).tables;
+  std::vector<std::string> patterns(tables.begin(), tables.end());
+  if (!sizes(config).tied) {
+    patterns.push_back("*" + std::string(kHead));
+  }
+  return patterns;
+}
+
 std::optional<std::string> parameter_of(const ModelConfig& config, const std::string& stored) {
-  if (stored == kHead && sizes(config).tied) {
+  const Architecture& architecture = architecture_of(config);
+  const bool is_computed =
+      std::any_of(architecture.computed.begin(), architecture.computed.end(),
+                  [&](const char* ending) { return stored.ends_with(ending); });
+  if (is_computed || (stored == kHead && sizes(config).tied)) {
     return std::nullopt;
   }
-  if (std::holds_alternative<LlamaConfig>(config)) {
-    return stored.ends_with(".rotary_emb.inv_freq") ? std::nullopt : std::optional(stored);
-  }
-  if (stored.ends_with(".attn.bias") || stored.ends_with(".attn.masked_bias")) {
-    return std::nullopt;
-  }
-  return stored.starts_with(kGptPrefix) ? stored.substr(kGptPrefix.size()) : stored;
+  const std::string_view prefix = architecture.published_prefix;
+  return stored.starts_with(prefix) ? stored.substr(prefix.size()) : stored;
 }
 
 std::string published_name(const ModelConfig& config, const std::string& parameter) {
-  const bool has_prefix = std::holds_alternative<GPTConfig>(config) && parameter != kHead;
-  return (has_prefix ? std::string(kGptPrefix) : "") + parameter;
+  return (parameter == kHead ? "" : architecture_of(config).published_prefix) + parameter;
 }
 
 }  // namespace fsdp::models

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/optimizer.hpp"
 
-#include <string>
 #include <utility>
-#include <variant>
-#include <vector>
 
 #include "fsdp/optim/adamw.hpp"
 #include "fsdp/optim/lion.hpp"
@@ -13,17 +10,6 @@
 
 namespace fsdp::train::detail {
 namespace {
-
-/// Matrices that are tables of tokens, not maps: rows of them move one by one.
-std::vector<std::string> tables(const models::ModelConfig& model) {
-  std::vector<std::string> names = std::holds_alternative<models::GPTConfig>(model)
-                                       ? std::vector<std::string>{"*wte.weight", "*wpe.weight"}
-                                       : std::vector<std::string>{"*embed_tokens.weight"};
-  if (!models::sizes(model).tied) {
-    names.emplace_back("*lm_head.weight");
-  }
-  return names;
-}
 
 std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const Sharded& sharded) {
   const optim::AdamWOptions adamw{.lr = config.lr,
@@ -50,7 +36,8 @@ std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const
                                     .momentum = config.effective_momentum(),
                                     .weight_decay = config.weight_decay,
                                     .scale = optim::MuonScale::kMatchAdamW};
-      return std::make_unique<optim::Muon>(sharded, muon, tables(config.model), adamw);
+      return std::make_unique<optim::Muon>(sharded, muon, models::token_tables(config.model),
+                                           adamw);
     }
   }
   return nullptr;

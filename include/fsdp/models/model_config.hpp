@@ -14,6 +14,7 @@
 namespace fsdp::models {
 
 /// The configuration of any architecture.
+/// The shape of a model of one of the families; src/models/architecture.hpp has a row for each.
 using ModelConfig = std::variant<GPTConfig, LlamaConfig>;
 
 /// What all architectures have.
@@ -40,6 +41,18 @@ std::int64_t parameter_count(const ModelConfig& config);
 /// @throws Error kInvalidArgument for another name, listing these
 ModelConfig model_preset(const std::string& name);
 std::vector<std::string> model_preset_names();
+
+/// The same with another width or number of heads, and with what follows from these: of Llama, the
+/// inner width keeps its proportion and each query head gets a key head.
+ModelConfig resized(const ModelConfig& config, std::optional<std::int64_t> width,
+                    std::optional<std::int64_t> heads);
+
+/// The projections that adapters are put beside unless others are named.
+std::vector<std::string> default_adapter_targets(const ModelConfig& config);
+
+/// Patterns of the matrices whose rows are tokens or positions, the head's too: no maps, so rules
+/// for whole matrices leave them alone.
+std::vector<std::string> token_tables(const ModelConfig& config);
 
 /// Reads the text of a `config.json`; errors call it `path`. Every field decides something, must
 /// have the value that changes nothing, or is on a list of fields that say nothing about the model.

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "models/attention.hpp"
+#include "models/llama/llama_family.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -141,6 +142,10 @@ at::Tensor LlamaImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
 at::Tensor LlamaImpl::head(const at::Tensor& features) {
   return config_.tied ? torch::linear(features, model->embed_tokens->weight)
                       : lm_head->forward(features);
+}
+
+std::shared_ptr<LanguageModel> detail::make_llama(const ModelConfig& config) {
+  return std::make_shared<LlamaImpl>(std::get<LlamaConfig>(config));
 }
 
 }  // namespace fsdp::models

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "models/attention.hpp"
+#include "models/gpt/gpt_family.hpp"
 
 namespace fsdp::models {
 namespace {
@@ -107,6 +108,10 @@ at::Tensor GPTImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
 
 at::Tensor GPTImpl::head(const at::Tensor& features) {
   return config_.tied ? torch::linear(features, wte->weight) : lm_head->forward(features);
+}
+
+std::shared_ptr<LanguageModel> detail::make_gpt(const ModelConfig& config) {
+  return std::make_shared<GPTImpl>(std::get<GPTConfig>(config));
 }
 
 }  // namespace fsdp::models

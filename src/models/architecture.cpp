@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/architecture.hpp"
+
+#include <array>
+#include <variant>
+
+#include "models/gpt/gpt_family.hpp"
+#include "models/llama/llama_family.hpp"
+
+namespace fsdp::models::detail {
+namespace {
+
+constexpr std::array<const Architecture*, std::variant_size_v<ModelConfig>> kTable = {
+    &kGptFamily,
+    &kLlamaFamily,
+};
+
+}  // namespace
+
+std::span<const Architecture* const> architectures() { return kTable; }
+
+const Architecture& architecture_of(const ModelConfig& config) { return *kTable[config.index()]; }
+
+}  // namespace fsdp::models::detail
