@@ -6,28 +6,11 @@
 #include <ATen/ops/sign.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "fsdp/base/error.hpp"
-#include "optim/hyper_parameters.hpp"
 
 namespace fsdp::optim {
 namespace {
-
-using Options = LionOptions;
-constexpr Field<Options> kFields[] = {{"lr", &Options::lr},
-                                      {"beta1", &Options::beta1},
-                                      {"beta2", &Options::beta2},
-                                      {"weight_decay", &Options::weight_decay}};
-constexpr std::span<const Field<Options>> kAll(kFields);
-
-void check(const LionOptions& options) {
-  FSDP_CHECK(options.lr >= 0 && options.weight_decay >= 0 && options.beta1 >= 0 &&
-                 options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-             ErrorCode::kInvalidArgument, "[Lion] lr ", options.lr, ", betas ", options.beta1,
-             " and ", options.beta2, ", weight decay ", options.weight_decay,
-             ": none may be negative, betas must be below 1");
-}
 
 template <class T>
 void update_elements(T* shard, const T* grad, T* average, std::int64_t numel,
@@ -61,8 +44,26 @@ void update_in_pieces(const at::Tensor& shard, const at::Tensor& grad, const at:
   }
 }
 
-void lion_update(const at::Tensor& shard, const at::Tensor& grad, const at::Tensor& exp_avg,
-                 const LionOptions& options) {
+}  // namespace
+
+std::span<const Field<LionOptions>> LionRule::fields() {
+  static constexpr Field<Options> kFields[] = {{"lr", &Options::lr},
+                                               {"beta1", &Options::beta1},
+                                               {"beta2", &Options::beta2},
+                                               {"weight_decay", &Options::weight_decay}};
+  return kFields;
+}
+
+void LionRule::check(const Options& options) {
+  FSDP_CHECK(options.lr >= 0 && options.weight_decay >= 0 && options.beta1 >= 0 &&
+                 options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
+             ErrorCode::kInvalidArgument, "[Lion] lr ", options.lr, ", betas ", options.beta1,
+             " and ", options.beta2, ", weight decay ", options.weight_decay,
+             ": none may be negative, betas must be below 1");
+}
+
+void LionRule::update(const FlatOptimizer::Run& run, const Options& options) {
+  const at::Tensor &shard = run.shard, &grad = run.grad, &exp_avg = run.states[0];
   if (shard.is_cpu() && shard.scalar_type() == at::kFloat) {
     update_elements(shard.mutable_data_ptr<float>(), grad.const_data_ptr<float>(),
                     exp_avg.mutable_data_ptr<float>(), shard.numel(), options);
@@ -72,35 +73,6 @@ void lion_update(const at::Tensor& shard, const at::Tensor& grad, const at::Tens
   } else {
     update_in_pieces(shard, grad, exp_avg, options);
   }
-}
-
-}  // namespace
-
-Lion::Lion(Sharded sharded, LionOptions options)
-    : Lion(std::move(sharded), {{.parameters = {"*"}, .options = options}}) {}
-
-Lion::Lion(Sharded sharded, std::vector<Group<LionOptions>> groups)
-    : FlatOptimizer("Lion", std::move(sharded),
-                    [&] {
-                      std::vector<GroupSpec> specs;
-                      for (const auto& group : groups) {
-                        check(group.options);
-                        specs.push_back({group.parameters, {"exp_avg"}});
-                      }
-                      return specs;
-                    }()),
-      options_(options_of(groups)) {}
-
-void Lion::update(const Run& run) {
-  lion_update(run.shard, run.grad, run.states[0], options(run.group));
-}
-
-std::map<std::string, double> Lion::values(int group) const {
-  return to_values(options_.at(static_cast<std::size_t>(group)), kAll);
-}
-
-void Lion::set_values(int group, const std::map<std::string, double>& values) {
-  from_values(options(group), kAll, values);
 }
 
 }  // namespace fsdp::optim

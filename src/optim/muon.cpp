@@ -11,8 +11,6 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/groups.hpp"
-#include "optim/adamw_rule.hpp"
-#include "optim/hyper_parameters.hpp"
 
 namespace fsdp::optim {
 namespace {
@@ -72,7 +70,7 @@ Muon::Muon(Sharded sharded, MuonOptions options, Parts parts, AdamWOptions other
     : FlatOptimizer("Muon", std::move(sharded),
                     [&] {
                       check(options);
-                      check(others);
+                      AdamWRule::check(others);
                       return std::vector<GroupSpec>{{parts.matrices, {"momentum_buffer"}},
                                                     {parts.others, {"exp_avg", "exp_avg_sq"}}};
                     }()),
@@ -111,9 +109,7 @@ void Muon::step() {
   update_matrices();
 }
 
-void Muon::update(const Run& run) {
-  adamw_update(run.shard, run.grad, run.states[0], run.states[1], run.step, others_);
-}
+void Muon::update(const Run& run) { AdamWRule::update(run, others_); }
 
 void Muon::update_matrices() {
   std::vector<std::size_t> with_grad;
@@ -158,12 +154,12 @@ void Muon::update_matrices() {
 }
 
 std::map<std::string, double> Muon::values(int group) const {
-  return group == kOthers ? to_values(others_, adamw_fields()) : to_values(options_, kAll);
+  return group == kOthers ? to_values(others_, AdamWRule::fields()) : to_values(options_, kAll);
 }
 
 void Muon::set_values(int group, const std::map<std::string, double>& values) {
   if (group == kOthers) {
-    from_values(others_, adamw_fields(), values);
+    from_values(others_, AdamWRule::fields(), values);
   } else {
     from_values(options_, kAll, values);
   }

@@ -111,6 +111,41 @@ RuleUnderTest muon_rule(const std::string& name, const SubjectKind& subject,
           [=](const Named& named) { return plain_muon(named, options, by_adamw, others); }};
 }
 
+/// A rule that the library does not have, as a user writes it: momentum, with a bound on each step.
+struct BoundedOptions {
+  double lr = 0.05;
+  double beta = 0.9;
+};
+struct BoundedRule {
+  using Options = BoundedOptions;
+  static constexpr const char* kName = "Bounded";
+  static std::span<const optim::Field<Options>> fields() {
+    static constexpr optim::Field<Options> kFields[] = {{"lr", &Options::lr},
+                                                        {"beta", &Options::beta}};
+    return kFields;
+  }
+  static std::vector<std::string> states(const Options&) { return {"average"}; }
+  static void check(const Options& options) { TORCH_CHECK(options.beta < 1); }
+  static void update(const optim::FlatOptimizer::Run& run, const Options& options) {
+    at::Tensor shard = run.shard, average = run.states[0];
+    average.mul_(options.beta).add_(run.grad);
+    shard.sub_(options.lr * average / (1 + average.abs()));
+  }
+};
+
+std::function<void()> plain_bounded(const Named& named) {
+  auto averages = std::make_shared<std::map<std::string, at::Tensor>>();
+  return [=] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, p] : named) {
+      at::Tensor& average = averages->try_emplace(name, torch::zeros_like(p)).first->second;
+      average = 0.9 * average + p.grad();
+      at::Tensor weight = p;
+      weight.sub_(0.05 * average / (1 + average.abs()));
+    }
+  };
+}
+
 std::vector<RuleUnderTest> rules() {
   using optim::AdamWOptions, optim::SGDOptions;
   const optim::LionOptions lion{.lr = 3e-3, .weight_decay = 0.3};
@@ -130,6 +165,8 @@ std::vector<RuleUnderTest> rules() {
            torch::optim::SGDOptions(0.05).momentum(0.8).dampening(0.3).weight_decay(0.1))},
       {"Lion", odd_mlp(), own<optim::Lion>(lion),
        [=](const Named& named) { return plain_lion(named, lion); }},
+      {"OneOfOnesOwn", odd_mlp(), own<optim::ElementWise<BoundedRule>>(BoundedOptions{}),
+       plain_bounded},
       muon_rule("Muon", tiny_gpt(true), {.lr = 0.02, .weight_decay = 0.1}, "w*"),
       muon_rule(
           "MuonAlone", odd_mlp(),

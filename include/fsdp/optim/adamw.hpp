@@ -3,11 +3,11 @@
 /// parameters that are treated alike.
 #pragma once
 
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "fsdp/optim/flat_optimizer.hpp"
+#include "fsdp/optim/element_wise.hpp"
 
 namespace fsdp::optim {
 
@@ -21,29 +21,22 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
-/// *Invariants*, *Thread safety*: those of FlatOptimizer. *Example*:
+/// See ElementRule. None of the numbers may be negative, and betas must be below 1.
+struct AdamWRule {
+  using Options = AdamWOptions;
+  static constexpr const char* kName = "AdamW";
+  static std::span<const Field<Options>> fields();
+  static std::vector<std::string> states(const Options&) { return {"exp_avg", "exp_avg_sq"}; }
+  static void check(const Options& options);
+  static void update(const FlatOptimizer::Run& run, const Options& options);
+};
+
+/// *Example*:
 ///
 ///     fsdp::optim::AdamW optimizer(sharded, {.lr = 3e-4});
 ///     fsdp::optim::AdamW grouped(sharded, {{.parameters = {"*.bias"}, .options = {.lr = 3e-4,
 ///                                           .weight_decay = 0}},
 ///                                          {.parameters = {"*"}, .options = {.lr = 3e-4}}});
-class AdamW : public FlatOptimizer {
- public:
-  /// All parameters in one group. @memory two moments of the shards' size and dtype
-  /// @throws Error kInvalidArgument for a negative number or a beta of 1 or more
-  explicit AdamW(Sharded sharded, AdamWOptions options = {});
-  /// @throws Error also kNotFound for a pattern that fits no parameter
-  AdamW(Sharded sharded, std::vector<Group<AdamWOptions>> groups);
-
-  /// To change between steps, for example the learning rate.
-  AdamWOptions& options(int group = 0) { return options_.at(static_cast<std::size_t>(group)); }
-
-  std::map<std::string, double> values(int group) const override;
-  void set_values(int group, const std::map<std::string, double>& values) override;
-
- private:
-  void update(const Run& run) override;
-  std::vector<AdamWOptions> options_;
-};
+using AdamW = ElementWise<AdamWRule>;
 
 }  // namespace fsdp::optim

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What the optimizers of this library share: parameters in groups by name, state that is there
 /// from the start, one pass over long runs of memory instead of one small update per parameter, and
-/// what a checkpoint needs to know. AdamW, SGD, Lion and Muon derive from it; derive from it for a
-/// rule of one's own that treats each element by itself.
+/// what a checkpoint needs to know. A rule that treats each element by itself becomes an optimizer
+/// by element_wise.hpp; Muon, which needs whole matrices, derives from it directly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +42,15 @@ struct TrainedParameter {
 /// empty. *Thread safety*: one thread at a time.
 class FlatOptimizer {
  public:
+  /// Neighbours in memory with equal hyper-parameters and counters, updated as one. Tensors are
+  /// 1-D, of equal length and contiguous.
+  struct Run {
+    int group = 0;
+    std::int64_t step = 0;  ///< this one, counted from 1
+    at::Tensor shard, grad;
+    std::vector<at::Tensor> states;
+  };
+
   virtual ~FlatOptimizer() = default;
   FlatOptimizer(const FlatOptimizer&) = delete;
   FlatOptimizer& operator=(const FlatOptimizer&) = delete;
@@ -84,14 +93,6 @@ class FlatOptimizer {
   struct GroupSpec {
     std::vector<std::string> parameters;  ///< patterns
     std::vector<std::string> states;
-  };
-  /// Neighbours in memory with equal hyper-parameters and counters, updated as one. Tensors are
-  /// 1-D, of equal length and contiguous.
-  struct Run {
-    int group = 0;
-    std::int64_t step = 0;  ///< this one, counted from 1
-    at::Tensor shard, grad;
-    std::vector<at::Tensor> states;
   };
 
   /// @memory one tensor of the shard's size and dtype per parameter and state

@@ -3,11 +3,11 @@
 /// state.
 #pragma once
 
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "fsdp/optim/flat_optimizer.hpp"
+#include "fsdp/optim/element_wise.hpp"
 
 namespace fsdp::optim {
 
@@ -20,25 +20,17 @@ struct LionOptions {
   double weight_decay = 0;
 };
 
-/// *Invariants*, *Thread safety*: those of FlatOptimizer. *Example*:
-/// `fsdp::optim::Lion optimizer(sharded, {.lr = 1e-4, .weight_decay = 0.3});`
-class Lion : public FlatOptimizer {
- public:
-  /// All parameters in one group. @memory one average of the shards' size and dtype
-  /// @throws Error kInvalidArgument for a negative number or a beta of 1 or more
-  explicit Lion(Sharded sharded, LionOptions options = {});
-  /// @throws Error also kNotFound for a pattern that fits no parameter
-  Lion(Sharded sharded, std::vector<Group<LionOptions>> groups);
-
-  /// To change between steps, for example the learning rate.
-  LionOptions& options(int group = 0) { return options_.at(static_cast<std::size_t>(group)); }
-
-  std::map<std::string, double> values(int group) const override;
-  void set_values(int group, const std::map<std::string, double>& values) override;
-
- private:
-  void update(const Run& run) override;
-  std::vector<LionOptions> options_;
+/// See ElementRule. None of the numbers may be negative, and betas must be below 1.
+struct LionRule {
+  using Options = LionOptions;
+  static constexpr const char* kName = "Lion";
+  static std::span<const Field<Options>> fields();
+  static std::vector<std::string> states(const Options&) { return {"exp_avg"}; }
+  static void check(const Options& options);
+  static void update(const FlatOptimizer::Run& run, const Options& options);
 };
+
+/// *Example*: `fsdp::optim::Lion optimizer(sharded, {.lr = 1e-4, .weight_decay = 0.3});`
+using Lion = ElementWise<LionRule>;
 
 }  // namespace fsdp::optim

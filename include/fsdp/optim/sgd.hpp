@@ -2,11 +2,11 @@
 /// Stochastic gradient descent over whole flat shards, with momentum if asked for.
 #pragma once
 
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "fsdp/optim/flat_optimizer.hpp"
+#include "fsdp/optim/element_wise.hpp"
 
 namespace fsdp::optim {
 
@@ -19,26 +19,18 @@ struct SGDOptions {
   bool nesterov = false;    ///< Sutskever et al., 2013; needs momentum and no dampening
 };
 
-/// *Invariants*, *Thread safety*: those of FlatOptimizer. *Example*:
-/// `fsdp::optim::SGD optimizer(sharded, {.lr = 0.1, .momentum = 0.9});`
-class SGD : public FlatOptimizer {
- public:
-  /// All parameters in one group. @memory a momentum of the shards' size and dtype, where
-  /// momentum > 0 @throws Error kInvalidArgument for numbers out of their range
-  explicit SGD(Sharded sharded, SGDOptions options = {});
-  /// @throws Error also kNotFound for a pattern that fits no parameter
-  SGD(Sharded sharded, std::vector<Group<SGDOptions>> groups);
-
-  /// To change between steps. A momentum of 0 has no buffer, so it stays 0: step() throws
-  /// kInvalidArgument else.
-  SGDOptions& options(int group = 0) { return options_.at(static_cast<std::size_t>(group)); }
-
-  std::map<std::string, double> values(int group) const override;
-  void set_values(int group, const std::map<std::string, double>& values) override;
-
- private:
-  void update(const Run& run) override;
-  std::vector<SGDOptions> options_;
+/// See ElementRule. A momentum of 0 has no buffer, so it stays 0: step() throws kInvalidArgument
+/// else.
+struct SGDRule {
+  using Options = SGDOptions;
+  static constexpr const char* kName = "SGD";
+  static std::span<const Field<Options>> fields();
+  static std::vector<std::string> states(const Options& options);
+  static void check(const Options& options);
+  static void update(const FlatOptimizer::Run& run, const Options& options);
 };
+
+/// *Example*: `fsdp::optim::SGD optimizer(sharded, {.lr = 0.1, .momentum = 0.9});`
+using SGD = ElementWise<SGDRule>;
 
 }  // namespace fsdp::optim
