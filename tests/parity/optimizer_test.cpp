@@ -112,6 +112,7 @@ RuleUnderTest muon_rule(const std::string& name, const SubjectKind& subject,
 }
 
 /// A rule that the library does not have, as a user writes it: momentum, with a bound on each step.
+// begin rule
 struct BoundedOptions {
   double lr = 0.05;
   double beta = 0.9;
@@ -132,6 +133,7 @@ struct BoundedRule {
     shard.sub_(options.lr * average / (1 + average.abs()));
   }
 };
+// end rule
 
 std::function<void()> plain_bounded(const Named& named) {
   auto averages = std::make_shared<std::map<std::string, at::Tensor>>();
