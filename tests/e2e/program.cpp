@@ -67,8 +67,8 @@ std::string sample_text(std::size_t bytes) {
 
 std::string python_with(const std::string& modules) {
   const char* named = std::getenv("FSDP_TEST_PYTHON");
-  for (const char* python : {named == nullptr ? "" : named, FSDP_VENV_PYTHON,
-                             FSDP_PEERS_PYTHON, "python3"}) {
+  for (const char* python :
+       {named == nullptr ? "" : named, FSDP_VENV_PYTHON, FSDP_PEERS_PYTHON, "python3"}) {
     if (*python != '\0' && run_command({python, "-c", "import " + modules}).code == 0) {
       return python;
     }
