@@ -81,7 +81,7 @@ void train() {
     optimizer.zero_grad();
 
     auto mean = loss.detach().clone();
-    world.communicator().all_reduce(mean, {.name = "loss"});
+    world.transport().all_reduce(mean, {.name = "loss"});
     last_loss = mean.item<double>() / world.size();
     first_loss = step == 1 ? last_loss : first_loss;
     if (world.rank() == 0 && (step == 1 || step % 20 == 0)) {

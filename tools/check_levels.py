@@ -23,6 +23,16 @@ LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in mod
 # Floors inside of a module or of a folder in it, low to high: a folder, or a source by its stem,
 # includes lower floors only, and no sibling. What is not named is above all that is.
 FLOORS = {
+    "comm": [
+        ["timeout", "fingerprint", "dispatch_guard", "wire"],
+        ["deadline", "failure", "reduce_slices"],
+        ["checks", "seat", "join"],
+        ["host_transport", "shared_file", "transport_row"],
+        ["group_of_one"],
+        ["threads", "shm", "gloo"],
+        ["two_level", "c10d"],
+        ["transport_table"],
+    ],
     "engine": [
         ["touch"],
         ["unit", "deferred", "recompute"],

@@ -9,6 +9,7 @@
 #include "bad_input.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
 #include "launch/launcher.hpp"
@@ -71,7 +72,7 @@ void add_flags(CLI::App& command, GenerateFlags& flags) {
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command.add_option("--transport", flags.transport, "How ranks talk; auto: shm on one host")
-      ->check(CLI::IsMember({"auto", "shm", "gloo", "c10d"}))
+      ->check(CLI::IsMember(comm::transport_words()))
       ->capture_default_str();
 }
 

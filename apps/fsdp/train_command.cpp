@@ -9,6 +9,7 @@
 #include "bad_input.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
 #include "launch/launcher.hpp"
 #include "places.hpp"
@@ -209,7 +210,7 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->add_option("--transport", config.transport,
                    "How ranks talk; auto: shm on one host, shm+gloo on several of several ranks "
                    "each, else gloo")
-      ->check(CLI::IsMember({"auto", "shm", "gloo", "shm+gloo", "c10d"}))
+      ->check(CLI::IsMember(comm::transport_words()))
       ->capture_default_str();
 }
 

@@ -52,10 +52,7 @@ long peak_mib() {
 }
 
 double largest(const fsdp::World& world, double value) {
-  const at::Tensor own = torch::full({1}, value, torch::kDouble);
-  const at::Tensor all = torch::empty({world.size()}, torch::kDouble);
-  world.communicator().all_gather(all, own, {.name = "largest"})->wait();
-  return all.max().item<double>();
+  return std::ranges::max(fsdp::comm::gather_values(world.job(), value, "largest"));
 }
 
 int print_shapes() {

@@ -36,12 +36,12 @@ Cost cost_of(const fsdp::World& world, int times, Operation&& operation) {
 /// Buffers of one size: a whole unit, and this rank's slice of one. Gradients lie where the engine
 /// has them, in the transport's own memory.
 json measure_size(const fsdp::World& world, std::int64_t bytes) {
-  fsdp::comm::Communicator& comm = world.communicator();
+  const fsdp::comm::Link& comm = world.link();
   const std::int64_t numel = bytes / 4, part = numel / world.size();
   const at::Tensor whole = torch::ones({numel}), copy = torch::ones({numel});
   const at::Tensor own = whole.narrow(0, part * world.rank(), part), slice = torch::ones({part});
-  const at::Tensor gradients = comm.buffer(bytes).view(at::kFloat).fill_(1);
-  comm.reserve_staging(bytes, 1);
+  const at::Tensor gradients = comm.transport->buffer(bytes).view(at::kFloat).fill_(1);
+  comm.transport->reserve_staging(bytes, 1);
   const int times = static_cast<int>(std::clamp<std::int64_t>(kLargest / bytes, 7, 300));
   const auto row = [&](const char* name, auto&& operation) {
     const Cost cost = cost_of(world, times, operation);
@@ -53,12 +53,14 @@ json measure_size(const fsdp::World& world, std::int64_t bytes) {
              std::memcpy(copy.mutable_data_ptr(), whole.const_data_ptr(),
                          static_cast<std::size_t>(bytes));
            }),
-       row("all-gather", [&] { comm.all_gather(whole, own, {.name = "bench"})->wait(); }),
+       row("all-gather",
+           [&] { comm.transport->all_gather(whole, own, {.name = "bench"})->wait(); }),
        row("reduce-scatter",
            [&] {
-             comm.reduce_scatter(slice, gradients, {.divisor = 2.0}, {.name = "bench"})->wait();
+             comm.transport->reduce_scatter(slice, gradients, {.divisor = 2.0}, {.name = "bench"})
+                 ->wait();
            }),
-       row("agree", [&] { comm.agree({.name = "bench"})->wait(); })});
+       row("agree", [&] { comm.job->barrier({.name = "bench"}); })});
 }
 
 /// An all-gather of no bytes: what it takes ranks to find that they are in the same collective.
@@ -66,7 +68,7 @@ json measure_fingerprint(const fsdp::World& world) {
   constexpr int kRepeats = 2000;
   const at::Tensor nothing = torch::empty({0});
   const Cost cost = cost_of(world, kRepeats, [&] {
-    world.communicator().all_gather(nothing, nothing, {.name = "bench"})->wait();
+    world.transport().all_gather(nothing, nothing, {.name = "bench"})->wait();
   });
   return {{"operation", "fingerprint"}, {"bytes", 0}, {"us", cost.us}, {"cpu_us", cost.cpu_us}};
 }

@@ -20,29 +20,29 @@ void Traffic::observe(const fsdp::trace::Event& event) {
 }
 
 void Traffic::prepare(const fsdp::Sharded& sharded) {
-  communicator_ = &sharded.world().communicator();
+  transport_ = &sharded.world().transport();
   for (const fsdp::UnitInfo& unit : sharded.report().units) {
     padded_numel_.push_back(unit.padded_numel);
   }
   const std::int64_t largest = *std::ranges::max_element(padded_numel_);
   for (std::size_t i = 0; i < kInFlight; ++i) {
     whole_.push_back(torch::ones({largest}));
-    slice_.push_back(torch::ones({largest / communicator_->size()}));
+    slice_.push_back(torch::ones({largest / transport_->size()}));
   }
-  communicator_->reserve_staging(largest * 4, kInFlight);
+  transport_->reserve_staging(largest * 4, kInFlight);
 }
 
 std::unique_ptr<fsdp::comm::Work> Traffic::start(const Collective& collective, std::size_t buffer) {
   const std::int64_t numel = padded_numel_[static_cast<std::size_t>(collective.unit)];
-  const std::int64_t part = numel / communicator_->size();
+  const std::int64_t part = numel / transport_->size();
   const at::Tensor whole = whole_[buffer].narrow(0, 0, numel);
   if (collective.is_gather) {
-    const at::Tensor own = whole.narrow(0, part * communicator_->rank(), part);
-    return communicator_->all_gather(whole, own, {.unit = collective.unit, .name = "replay"});
+    const at::Tensor own = whole.narrow(0, part * transport_->rank(), part);
+    return transport_->all_gather(whole, own, {.unit = collective.unit, .name = "replay"});
   }
-  return communicator_->reduce_scatter(slice_[buffer].narrow(0, 0, part), whole,
-                                       {.divisor = 1.0 * communicator_->size()},
-                                       {.unit = collective.unit, .name = "replay"});
+  return transport_->reduce_scatter(slice_[buffer].narrow(0, 0, part), whole,
+                                    {.divisor = 1.0 * transport_->size()},
+                                    {.unit = collective.unit, .name = "replay"});
 }
 
 void Traffic::replay() {

@@ -33,7 +33,7 @@ class Traffic {
   std::vector<Collective> order_;
   std::vector<std::int64_t> padded_numel_;
   std::vector<at::Tensor> whole_, slice_;  ///< two of each
-  fsdp::comm::Communicator* communicator_ = nullptr;
+  fsdp::comm::Transport* transport_ = nullptr;
 };
 
 }  // namespace bench

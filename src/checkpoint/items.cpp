@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::checkpoint::detail {
 namespace {
@@ -88,21 +88,22 @@ std::vector<Item> items_of(const Sharded& sharded, const OptimizerState* optimiz
 }
 
 at::Tensor assemble(const World& world, const Item& item) {
-  comm::Communicator& communicator = world.communicator();
+  struct Range {
+    std::int64_t begin;
+    std::int64_t numel;
+  };
   const auto label = comm::Label{.name = "checkpoint: " + item.name};
-  const at::Tensor own =
-      at::tensor({item.begin + item.answered_begin, item.answered_numel}, at::kLong);
-  at::Tensor ranges = at::empty({std::int64_t{2} * world.size()}, at::kLong);
-  communicator.all_gather(ranges, own, label)->wait();
-  const auto* range = ranges.const_data_ptr<std::int64_t>();
+  const auto ranges = comm::gather_values(
+      world.job(), Range{item.begin + item.answered_begin, item.answered_numel}, label.name);
   std::int64_t numel = archive::numel(item.shape);
   at::Tensor flat = at::empty({numel}, item.values.options());
-  for (int rank = 0; rank < world.size(); ++rank, range += 2) {
-    const at::Tensor part = flat.narrow(0, range[0], range[1]);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Range& range = ranges[static_cast<std::size_t>(rank)];
+    const at::Tensor part = flat.narrow(0, range.begin, range.numel);
     if (rank == world.rank()) {
       part.copy_(item.answered());
     }
-    communicator.broadcast(part, rank, label)->wait();
+    world.transport().broadcast(part, rank, label)->wait();
   }
   return flat.as_strided(item.shape, item.strides).contiguous();
 }

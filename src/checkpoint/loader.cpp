@@ -20,7 +20,7 @@
 #include "fsdp/archive/reader.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp::checkpoint {
 
@@ -54,25 +54,22 @@ std::uint32_t joined(std::vector<Part> parts) {
 /// Compares each tensor's sum: a whole one by itself, slices joined.
 void check_sums(const World& world, const archive::Checkpoint& checkpoint,
                 const std::vector<Match>& matches, const std::vector<ReadSum>& sums) {
-  constexpr std::int64_t kNumbers = sizeof(Part) / sizeof(std::int64_t);
   const auto count = std::ssize(matches);
-  const at::Tensor own = at::empty({kNumbers * count}, at::kLong);
-  auto* own_parts = reinterpret_cast<Part*>(own.data_ptr<std::int64_t>());
+  std::vector<Part> own;
+  own.reserve(matches.size());
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const ReadSum& sum = sums[static_cast<std::size_t>(i)];
     const Item& item = *matches[static_cast<std::size_t>(i)].item;
-    own_parts[i] = {item.begin + item.answered_begin, sum.crc32, sum.bytes};
+    own.push_back({item.begin + item.answered_begin, sum.crc32, sum.bytes});
   }
-  const at::Tensor all = at::empty({kNumbers * count * world.size()}, at::kLong);
-  world.communicator().all_gather(all, own, {.name = "checkpoint: sums"})->wait();
-  const auto* parts = reinterpret_cast<const Part*>(all.const_data_ptr<std::int64_t>());
+  const auto parts = comm::gather_values(world.job(), own, "checkpoint: sums");
   std::string damaged;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     const Match& match = matches[static_cast<std::size_t>(i)];
     const int ranks = match.item->holding == Holding::kSlice ? world.size() : 1;
     std::vector<Part> of_ranks;
     for (int rank = 0; rank < ranks; ++rank) {
-      of_ranks.push_back(parts[count * rank + i]);
+      of_ranks.push_back(parts[static_cast<std::size_t>(count * rank + i)]);
     }
     const std::uint32_t sum = joined(std::move(of_ranks));
     if (sum != match.stored->crc32) {

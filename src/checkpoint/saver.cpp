@@ -18,7 +18,7 @@
 #include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp::checkpoint {
 
@@ -34,28 +34,27 @@ constexpr std::int64_t kAlignBytes = 64;
 /// All ranks must be about to write the same checkpoint.
 void check_agreement(const World& world, const archive::Index& index) {
   const std::string text = to_json(index);
-  const std::int64_t sum = archive::crc32(text.data(), text.size());
-  const at::Tensor own = at::tensor({sum, index.step}, at::kLong);
-  const at::Tensor all = at::empty({std::int64_t{2} * world.size()}, at::kLong);
-  world.communicator().all_gather(all, own, {.name = "checkpoint: agree"})->wait();
-  const auto* first = all.const_data_ptr<std::int64_t>();
-  const auto* said = first;
-  for (int rank = 1; rank < world.size(); ++rank) {
-    said += 2;
-    FSDP_CHECK(said[1] == first[1], ErrorCode::kMismatch, "rank 0 saves step ", first[1], ", rank ",
-               rank, " saves step ", said[1]);
-    FSDP_CHECK(said[0] == first[0], ErrorCode::kMismatch, "ranks 0 and ", rank,
-               " save different things at step ", first[1],
+  struct Claim {
+    std::int64_t sum;
+    std::int64_t step;
+  };
+  const auto claims =
+      comm::gather_values(world.job(), Claim{archive::crc32(text.data(), text.size()), index.step},
+                          "checkpoint: agree");
+  const Claim& first = claims.front();
+  for (std::size_t rank = 1; rank < claims.size(); ++rank) {
+    FSDP_CHECK(claims[rank].step == first.step, ErrorCode::kMismatch, "rank 0 saves step ",
+               first.step, ", rank ", rank, " saves step ", claims[rank].step);
+    FSDP_CHECK(claims[rank].sum == first.sum, ErrorCode::kMismatch, "ranks 0 and ", rank,
+               " save different things at step ", first.step,
                ": tensors, optimizer state or RunState::values differ");
   }
 }
 
 std::uint64_t random_key(const World& world) {
-  at::Tensor key = at::tensor({static_cast<std::int64_t>(std::random_device()()) << 31 ^
-                               static_cast<std::int64_t>(std::random_device()())},
-                              at::kLong);
-  world.communicator().broadcast(key, 0, {.name = "checkpoint: key"})->wait();
-  return static_cast<std::uint64_t>(*key.const_data_ptr<std::int64_t>());
+  const auto key = static_cast<std::uint64_t>(std::random_device()()) << 31 ^
+                   static_cast<std::uint64_t>(std::random_device()());
+  return comm::value_of_first(world.job(), key, "checkpoint: key");
 }
 
 }  // namespace

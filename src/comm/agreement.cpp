@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/comm/agreement.hpp"
 
-#include <ATen/ops/full.h>
+#include <algorithm>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp {
 
 StepAgreement agree_on_step(const World& world, bool has_batch, Uneven mode) {
-  const at::Tensor count = at::full({1}, has_batch ? 1 : 0, at::kLong);
-  world.communicator().all_reduce(count,
-                                  {.name = mode == Uneven::kStop ? "agree: stop" : "agree: fill"});
-  const auto active = static_cast<int>(*count.const_data_ptr<std::int64_t>());
+  const auto have = comm::gather_values(world.job(), std::int64_t{has_batch ? 1 : 0},
+                                        mode == Uneven::kStop ? "agree: stop" : "agree: fill");
+  const auto active = static_cast<int>(std::ranges::count(have, 1));
   const int needed = mode == Uneven::kStop ? world.size() : 1;
   return {.go_on = active >= needed, .weight = has_batch ? 1.0 : 0.0, .active = active};
 }

@@ -23,7 +23,7 @@
 #include "comm/dispatch_guard.hpp"
 #include "comm/reduce_slices.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm {
 namespace {
@@ -33,7 +33,7 @@ constexpr std::int64_t kSmallBytes = 4096;
 
 class AllReduceWork : public Work {
  public:
-  AllReduceWork(Communicator& group, at::Tensor buffer, double divisor, Label label)
+  AllReduceWork(Transport& group, at::Tensor buffer, double divisor, Label label)
       : group_(group),
         buffer_(buffer.detach().view({-1})),
         divisor_(divisor),
@@ -42,8 +42,7 @@ class AllReduceWork : public Work {
     const auto element = static_cast<std::int64_t>(buffer_.element_size());
     const bool is_small = static_cast<std::int64_t>(buffer_.nbytes()) <= kSmallBytes;
     sliced_ = is_small ? 0 : buffer_.numel() / ranks * ranks;
-    piece_ =
-        std::max<std::int64_t>(1, Communicator::kAllReducePieceBytes / element / ranks) * ranks;
+    piece_ = std::max<std::int64_t>(1, Transport::kAllReducePieceBytes / element / ranks) * ranks;
     if (sliced_ == 0 || sliced_ < buffer_.numel()) {  // also of no elements: ranks meet
       start_rest();
     }
@@ -107,7 +106,7 @@ class AllReduceWork : public Work {
                           rest.scalar_type(), {.divisor = divisor_});
   }
 
-  Communicator& group_;
+  Transport& group_;
   at::Tensor buffer_;
   double divisor_;
   const Label label_;
@@ -121,8 +120,8 @@ class AllReduceWork : public Work {
 
 }  // namespace
 
-std::unique_ptr<Work> Communicator::start_all_reduce(at::Tensor buffer, double divisor,
-                                                     const Label& label) {
+std::unique_ptr<Work> Transport::start_all_reduce(at::Tensor buffer, double divisor,
+                                                  const Label& label) {
   const detail::DispatchGuard guard;
   FSDP_CHECK(buffer.defined() && buffer.is_contiguous(), ErrorCode::kInvalidArgument,
              "all-reduce for \"", label.name, "\": the buffer must be defined and contiguous");

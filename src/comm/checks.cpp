@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "comm/reduce_slices.hpp"
+#include "comm/wire.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -17,8 +18,8 @@ Description describe_call(Operation operation, const Label& label) {
   return description;
 }
 
-void check_tensor(const Communicator& group, Operation operation, const Label& label,
-                  const char* role, const at::Tensor& tensor) {
+void check_tensor(const Transport& group, Operation operation, const Label& label, const char* role,
+                  const at::Tensor& tensor) {
   FSDP_CHECK(tensor.defined(), ErrorCode::kInvalidArgument, to_string(operation), " for \"",
              label.name, "\": ", role, " is an undefined tensor");
   if (!tensor.is_cpu()) {
@@ -58,12 +59,12 @@ std::optional<std::string> refuse_all_but_cpu(const std::string& transport, c10:
   }
   return transport + " takes tensors of the CPU: " +
          (device.is_meta() ? "give the tensor memory first"
-                           : "copy the tensor there, or use make_c10d_communicator() with a "
+                           : "copy the tensor there, or use make_c10d_link() with a "
                              "backend that takes both devices");
 }
 
-Description check_all_gather(const Communicator& group, const at::Tensor& dst,
-                             const at::Tensor& src, const Label& label) {
+Description check_all_gather(const Transport& group, const at::Tensor& dst, const at::Tensor& src,
+                             const Label& label) {
   constexpr Operation kOperation = Operation::kAllGather;
   check_tensor(group, kOperation, label, "dst", dst);
   check_tensor(group, kOperation, label, "src", src);
@@ -74,9 +75,8 @@ Description check_all_gather(const Communicator& group, const at::Tensor& dst,
   return description;
 }
 
-Description check_reduce_scatter(const Communicator& group, const at::Tensor& dst,
-                                 const at::Tensor& src, const Reduction& reduction,
-                                 const Label& label) {
+Description check_reduce_scatter(const Transport& group, const at::Tensor& dst,
+                                 const at::Tensor& src, const Finish& finish, const Label& label) {
   constexpr Operation kOperation = Operation::kReduceScatter;
   check_tensor(group, kOperation, label, "dst", dst);
   check_tensor(group, kOperation, label, "src", src);
@@ -84,14 +84,14 @@ Description check_reduce_scatter(const Communicator& group, const at::Tensor& ds
     check_same_dtype(kOperation, label, dst, src);
   }
   check_slices(kOperation, label, "src", src, dst, group.size());
-  check_reduction(src.scalar_type(), reduction);
+  check_reduction(src.scalar_type(), finish);
   Description description = describe_call(kOperation, label);
   describe_payload(description, src);
   description.bytes /= group.size();
   return description;
 }
 
-Description check_broadcast(const Communicator& group, const at::Tensor& buffer, int root,
+Description check_broadcast(const Transport& group, const at::Tensor& buffer, int root,
                             const Label& label) {
   constexpr Operation kOperation = Operation::kBroadcast;
   check_tensor(group, kOperation, label, "buffer", buffer);
@@ -100,6 +100,13 @@ Description check_broadcast(const Communicator& group, const at::Tensor& buffer,
   Description description = describe_call(kOperation, label);
   describe_payload(description, buffer);
   description.root = root;
+  return description;
+}
+
+Description describe(const Announcement& announcement) {
+  Description description = describe_call(announcement.operation, announcement.label);
+  description.bytes = announcement.bytes;
+  description.dtype = announcement.dtype;
   return description;
 }
 

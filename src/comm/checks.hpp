@@ -9,22 +9,22 @@
 #include <string>
 
 #include "comm/fingerprint.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm::detail {
 
-/// The answer of a transport that reads and writes memory of the host, for Communicator::refuses().
+/// The answer of a transport that reads and writes memory of the host, for Transport::refuses().
 std::optional<std::string> refuse_all_but_cpu(const std::string& transport, c10::Device device);
 
 /// @throws Error kInvalidArgument naming the operation, the label and the offending sizes;
 /// kUnsupported for a tensor of a device that `group` does not take
-Description check_all_gather(const Communicator& group, const at::Tensor& dst,
-                             const at::Tensor& src, const Label& label);
-Description check_reduce_scatter(const Communicator& group, const at::Tensor& dst,
-                                 const at::Tensor& src, const Reduction& reduction,
-                                 const Label& label);
-Description check_broadcast(const Communicator& group, const at::Tensor& buffer, int root,
+Description check_all_gather(const Transport& group, const at::Tensor& dst, const at::Tensor& src,
+                             const Label& label);
+Description check_reduce_scatter(const Transport& group, const at::Tensor& dst,
+                                 const at::Tensor& src, const Finish& finish, const Label& label);
+Description check_broadcast(const Transport& group, const at::Tensor& buffer, int root,
                             const Label& label);
 Description describe_agree(const Label& label);
+Description describe(const Announcement& announcement);
 
 }  // namespace fsdp::comm::detail

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/operation.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp::comm::detail {
 namespace {
@@ -53,6 +53,10 @@ std::string likely_cause(const Fingerprint& left, const Fingerprint& right) {
            "the rank or on the data, or is a weight read on one rank only? Wrap such reads in "
            "full_parameters() and make every call on all ranks";
   }
+  if (left.announced != right.announced) {
+    return "the ranks have started different collectives on their devices before this call. Is a "
+           "module or a collective call inside a condition on the rank or on the data?";
+  }
   if (left.dtype != right.dtype) {
     return "the ranks hold this unit in different dtypes. Was it converted or loaded differently "
            "on one rank?";
@@ -79,15 +83,23 @@ Fingerprint make_fingerprint(const Description& description, std::uint64_t seque
   copy_text(fingerprint.dtype, description.dtype);
   copy_text(fingerprint.name, description.name);
   fingerprint.group = description.group;
+  fingerprint.announced = description.announced;
   copy_text(fingerprint.group_name, description.group_name);
   return fingerprint;
+}
+
+void Announced::add(const Description& description, std::uint64_t in_generation) {
+  const Fingerprint next =
+      make_fingerprint(description, /*sequence=*/in(in_generation), /*rank=*/0);
+  hash = detail::hash(next);
+  generation = in_generation;
 }
 
 bool same_collective(const Fingerprint& left, const Fingerprint& right) {
   return left.magic == right.magic && left.operation == right.operation &&
          left.sequence == right.sequence && left.unit == right.unit && left.root == right.root &&
          left.bytes == right.bytes && left.name_hash == right.name_hash &&
-         left.dtype == right.dtype;
+         left.dtype == right.dtype && left.announced == right.announced;
 }
 
 std::uint64_t hash(const Fingerprint& fingerprint) {
@@ -100,6 +112,7 @@ std::uint64_t hash(const Fingerprint& fingerprint) {
   add(fingerprint.bytes);
   add(fingerprint.name_hash);
   add(fingerprint.dtype);
+  add(fingerprint.announced);
   return mix(state);
 }
 

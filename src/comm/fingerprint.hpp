@@ -23,7 +23,7 @@ struct Fingerprint {
 
   std::uint32_t magic = kMagic;
   std::int32_t operation = 0;                  ///< comm::Operation
-  std::uint64_t sequence = 0;                  ///< counts the collectives of one communicator
+  std::uint64_t sequence = 0;                  ///< counts the calls of one group
   std::int32_t unit = -1;                      ///< Label::unit
   std::int32_t root = -1;                      ///< of a broadcast
   std::int64_t bytes = 0;                      ///< of one rank's slice
@@ -33,8 +33,9 @@ struct Fingerprint {
   std::array<char, kNameBytes> name{};         ///< start of Label::name, zero padded
   std::int32_t group = 0;                      ///< Seat::group
   std::array<char, kGroupBytes> group_name{};  ///< start of Seat::name; empty for the whole job
+  std::uint64_t announced = 0;                 ///< Announced::hash
 };
-static_assert(sizeof(Fingerprint) == 160 && std::is_trivially_copyable_v<Fingerprint>);
+static_assert(sizeof(Fingerprint) == 168 && std::is_trivially_copyable_v<Fingerprint>);
 
 /// What the caller of a transport knows about a collective.
 struct Description {
@@ -46,6 +47,16 @@ struct Description {
   int root = -1;
   int group = 0;
   std::string_view group_name = {};
+  std::uint64_t announced = 0;
+};
+
+/// What a rank has announced in a group (Job::announce()), as a running hash; 0 for nothing.
+struct Announced {
+  std::uint64_t hash = 0;
+  std::uint64_t generation = 0;  ///< that `hash` is of
+
+  void add(const Description& description, std::uint64_t in_generation);
+  std::uint64_t in(std::uint64_t current) const { return generation == current ? hash : 0; }
 };
 
 Fingerprint make_fingerprint(const Description& description, std::uint64_t sequence, int rank);

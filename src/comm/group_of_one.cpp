@@ -30,13 +30,23 @@ class OwnWork : public Work {
   std::function<void()> act_;
 };
 
-class GroupOfOne final : public Communicator {
+/// Nothing but this rank's own bytes: the sum in rank order, and memory that all ranks see.
+Traits traits_over(const Traits& parent) {
+  Traits traits = parent;
+  traits.waits = Waits::kHost;
+  traits.sums = Sums::kRankOrder;
+  traits.shares_memory = true;
+  traits.can_split = true;
+  return traits;
+}
+
+class GroupOfOne final : public HostTransport {
  public:
-  explicit GroupOfOne(std::shared_ptr<Communicator> parent) : parent_(std::move(parent)) {}
+  explicit GroupOfOne(Link parent)
+      : HostTransport(traits_over(parent.transport->traits())), parent_(std::move(parent)) {}
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::string transport() const override { return parent_->transport(); }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const DispatchGuard guard;
@@ -49,14 +59,14 @@ class GroupOfOne final : public Communicator {
     });
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override {
     const DispatchGuard guard;
-    check_reduce_scatter(*this, dst, src, reduction, label);
-    return std::make_unique<OwnWork>([dst = std::move(dst), src = std::move(src), reduction] {
+    check_reduce_scatter(*this, dst, src, finish, label);
+    return std::make_unique<OwnWork>([dst = std::move(dst), src = std::move(src), finish] {
       const void* slice = src.const_data_ptr();
       reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), {&slice, 1}, dst.numel(),
-                    src.scalar_type(), reduction);
+                    src.scalar_type(), finish);
     });
   }
 
@@ -66,7 +76,7 @@ class GroupOfOne final : public Communicator {
     return std::make_unique<OwnWork>([] {});
   }
 
-  std::unique_ptr<Work> agree(const Label&) override {
+  std::unique_ptr<Work> publish(const Label&) override {
     return std::make_unique<OwnWork>([] {});
   }
 
@@ -78,30 +88,34 @@ class GroupOfOne final : public Communicator {
     return at::zeros({bytes}, at::TensorOptions(at::kByte));
   }
 
-  bool shares_memory() const override { return true; }
-  at::Tensor buffer(std::int64_t bytes) override { return parent_->buffer(bytes); }
+  at::Tensor buffer(std::int64_t bytes) override { return parent_.transport->buffer(bytes); }
 
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override {
+  void announce(const Announcement&) override {}
+
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
+                                           const std::string& label) override {
     FSDP_CHECK(ranks == std::vector<int>{0}, ErrorCode::kInvalidArgument, "split \"", label,
                "\" of a group of one rank: its only part is {0}");
     return shared_from_this();
   }
 
-  void set_timeout(std::chrono::milliseconds timeout) override { parent_->set_timeout(timeout); }
-  void recover() override { parent_->recover(); }
-  std::uint64_t generation() const override { return parent_->generation(); }
-  void publish_failure(const std::string& text) noexcept override {
-    parent_->publish_failure(text);
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    parent_.job->set_timeout(timeout);
   }
+  void recover() override { parent_.job->recover(); }
+  std::uint64_t generation() const override { return parent_.job->generation(); }
+  void publish_failure(const std::string& text) noexcept override {
+    parent_.job->publish_failure(text);
+  }
+  std::string first_failure() noexcept override { return parent_.job->first_failure(); }
 
  private:
-  std::shared_ptr<Communicator> parent_;
+  const Link parent_;
 };
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_group_of_one(std::shared_ptr<Communicator> parent) {
+std::shared_ptr<HostTransport> make_group_of_one(Link parent) {
   return std::make_shared<GroupOfOne>(std::move(parent));
 }
 

@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/comm/mean.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <cmath>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp {
 
 PendingMean::PendingMean(World world, double value, double weight, std::string name)
     : world_(std::move(world)),
       name_(std::move(name)),
-      own_(at::empty({2}, at::kDouble)),
-      gathered_(at::empty({2 * world_.size()}, at::kDouble)) {
-  auto* own = own_.mutable_data_ptr<double>();
-  own[0] = value;
-  own[1] = weight;
-  work_ = world_.communicator().all_gather(gathered_, own_, {.name = name_});
+      own_(std::make_unique<Counted>(Counted{value, weight})),
+      all_(static_cast<std::size_t>(world_.size())) {
+  work_ = world_.job().start_exchange(std::as_bytes(std::span(own_.get(), 1)),
+                                      std::as_writable_bytes(std::span(all_)), {.name = name_});
 }
 
 PendingMean::PendingMean(PendingMean&&) noexcept = default;
@@ -29,7 +26,7 @@ PendingMean& PendingMean::operator=(PendingMean other) noexcept {
   std::swap(world_, other.world_);
   std::swap(name_, other.name_);
   std::swap(own_, other.own_);
-  std::swap(gathered_, other.gathered_);
+  std::swap(all_, other.all_);
   std::swap(work_, other.work_);
   std::swap(result_, other.result_);
   return *this;  // `other` ends what was under way here
@@ -51,11 +48,9 @@ const PendingMean::Result& PendingMean::result() {
     FSDP_CHECK(work_ != nullptr, ErrorCode::kInvalidArgument, "[", name_,
                "] this mean was moved away, or its first get() has failed");
     std::exchange(work_, nullptr)->wait();
-    const auto* pairs = gathered_.const_data_ptr<double>();
     Result sum{0, 0};
     for (int rank = 0; rank < world_.size(); ++rank) {
-      const double value = pairs[2 * rank];
-      const double weight = pairs[2 * rank + 1];
+      const auto [value, weight] = all_[static_cast<std::size_t>(rank)];
       FSDP_CHECK(weight >= 0 && std::isfinite(weight), ErrorCode::kInvalidArgument, "[", name_,
                  "] rank ", rank, " counts ", weight, ", must be finite and not below 0");
       sum.mean += weight > 0 ? value * weight : 0;

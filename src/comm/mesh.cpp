@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/comm/mesh.hpp"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -10,11 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/dispatch_guard.hpp"
 #include "comm/group_of_one.hpp"
 #include "comm/join/host.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp {
 namespace {
@@ -39,22 +36,10 @@ Wish wish_for(const std::string& text) {
   return wish;
 }
 
-/// Every rank's `mine`, by rank. @collective
-template <class Record>
-std::vector<Record> gather(comm::Communicator& group, Record mine, const std::string& name) {
-  const comm::detail::DispatchGuard guard;
-  std::vector<Record> all(static_cast<std::size_t>(group.size()));
-  const auto view = [](Record* records, std::size_t count) {
-    return at::from_blob(records, {static_cast<std::int64_t>(count * sizeof(Record))}, at::kByte);
-  };
-  group.all_gather(view(all.data(), all.size()), view(&mine, 1), {.name = name})->wait();
-  return all;
-}
-
 /// `axes`, once all ranks have asked for them and they fit.
 std::vector<MeshAxis> agreed(const World& world, std::vector<MeshAxis> axes) {
   const std::string text = text_of(axes);
-  const auto all = gather(world.communicator(), wish_for(text), "mesh");
+  const auto all = comm::gather_values(world.job(), wish_for(text), "mesh");
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     FSDP_CHECK(all[rank].hash == all[0].hash, ErrorCode::kMismatch, "mesh: rank 0 asks for ",
                all[0].text.data(), ", but rank ", rank, " for ", all[rank].text.data(),
@@ -78,7 +63,7 @@ std::vector<MeshAxis> agreed(const World& world, std::vector<MeshAxis> axes) {
 }
 
 World alone(const World& world) {
-  return World(comm::detail::make_group_of_one(world.communicator().shared_from_this()), 0, 1);
+  return World(comm::detail::make_group_of_one(world.link())->link(), 0, 1);
 }
 
 /// The world's `count` ranks from `first` on, every `step`-th.
@@ -86,7 +71,6 @@ World axis(const World& world, int first, int step, int count, const std::string
   if (count == world.size()) {
     return world;
   }
-  comm::Communicator& all = world.communicator();
   if (count == 1) {
     return alone(world);
   }
@@ -94,10 +78,10 @@ World axis(const World& world, int first, int step, int count, const std::string
   for (int i = 0; i < count; ++i) {
     ranks.push_back(first + i * step);
   }
-  auto group = all.split(ranks, name);
+  comm::Link group = world.link().split(ranks, name);
   const std::size_t host = std::hash<std::string>{}(comm::detail::host_identity());
-  const auto hosts = gather(*group, host, "mesh: hosts");
-  const auto before = hosts.begin() + group->rank();
+  const auto hosts = comm::gather_values(*group.job, host, "mesh: hosts");
+  const auto before = hosts.begin() + group.rank();
   const auto local_rank = static_cast<int>(std::count(hosts.begin(), before, host));
   const auto local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), host));
   return World(std::move(group), local_rank, local_size);

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "comm/wire.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -37,9 +38,9 @@ struct Accumulator<c10::Half> {
   using type = float;
 };
 
-/// What is done to a finished sum, the same for all blocks.
-struct Finish {
-  Reduction reduction;
+/// What is done to the sums of all blocks.
+struct Ending {
+  Finish finish;
   bool is_streamed = false;  ///< dst is too large to stay in a cache
 };
 
@@ -92,7 +93,7 @@ void store(float* dst, const float* sums, std::int64_t count, bool is_streamed) 
 
 template <class T, class Dst>
 void reduce_block(Dst* dst, std::span<const void* const> slices, std::int64_t begin,
-                  std::int64_t count, const Finish& finish) {
+                  std::int64_t count, const Ending& ending) {
   using Sum = typename Accumulator<T>::type;
   std::array<Sum, kBlock> block;
   Sum* sums = block.data();
@@ -114,25 +115,25 @@ void reduce_block(Dst* dst, std::span<const void* const> slices, std::int64_t be
       sums[i] += static_cast<Sum>(next[i]);
     }
   }
-  divide(sums, count, finish.reduction.divisor);
-  if (finish.reduction.accumulate) {
+  divide(sums, count, ending.finish.divisor);
+  if (ending.finish.accumulate) {
     for (std::int64_t i = 0; i < count; ++i) {
       sums[i] = static_cast<Sum>(dst[begin + i]) + sums[i];
     }
   }
-  store(dst + begin, sums, count, finish.is_streamed);
+  store(dst + begin, sums, count, ending.is_streamed);
 }
 
 template <class T, class Dst = T>
 void reduce_all(void* dst, std::span<const void* const> slices, std::int64_t numel,
-                const Reduction& reduction) {
+                const Finish& finish) {
   constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;
-  const Finish finish{
-      .reduction = reduction,
+  const Ending ending{
+      .finish = finish,
       .is_streamed = numel * static_cast<std::int64_t>(sizeof(Dst)) >= kStreamedBytes};
   at::parallel_for(0, numel, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; at += kBlock) {
-      reduce_block<T>(static_cast<Dst*>(dst), slices, at, std::min(kBlock, end - at), finish);
+      reduce_block<T>(static_cast<Dst*>(dst), slices, at, std::min(kBlock, end - at), ending);
     }
 #if defined(__SSE2__)
     _mm_sfence();  // what was streamed is seen before what says that it is there
@@ -142,12 +143,8 @@ void reduce_all(void* dst, std::span<const void* const> slices, std::int64_t num
 
 }  // namespace
 
-bool is_widening(at::ScalarType dst, at::ScalarType src) {
-  return dst == at::kFloat && (src == at::kBFloat16 || src == at::kHalf);
-}
-
-void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
-  FSDP_CHECK(reduction.divisor != 0.0, ErrorCode::kInvalidArgument,
+void check_reduction(at::ScalarType dtype, const Finish& finish) {
+  FSDP_CHECK(finish.divisor != 0.0, ErrorCode::kInvalidArgument,
              "a reduction divides by zero; the divisor is usually the number of ranks");
   switch (dtype) {
     case at::kFloat:
@@ -156,8 +153,8 @@ void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
     case at::kHalf: return;
     case at::kInt:
     case at::kLong:
-      FSDP_CHECK(std::trunc(reduction.divisor) == reduction.divisor, ErrorCode::kInvalidArgument,
-                 "a reduction of integers divides by ", reduction.divisor,
+      FSDP_CHECK(std::trunc(finish.divisor) == finish.divisor, ErrorCode::kInvalidArgument,
+                 "a reduction of integers divides by ", finish.divisor,
                  ", must divide by an integer");
       return;
     default:
@@ -167,8 +164,8 @@ void check_reduction(at::ScalarType dtype, const Reduction& reduction) {
 }
 
 void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* const> slices,
-                   std::int64_t numel, at::ScalarType src_dtype, const Reduction& reduction) {
-  check_reduction(src_dtype, reduction);
+                   std::int64_t numel, at::ScalarType src_dtype, const Finish& finish) {
+  check_reduction(src_dtype, finish);
   FSDP_ASSERT(!slices.empty(), "a reduction without slices");
   const bool widens = is_widening(dst_dtype, src_dtype);
   FSDP_ASSERT(dst_dtype == src_dtype || widens || is_widening(src_dtype, dst_dtype),
@@ -176,19 +173,19 @@ void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* co
   switch (src_dtype) {
     case at::kFloat:
       switch (dst_dtype) {
-        case at::kBFloat16: return reduce_all<float, c10::BFloat16>(dst, slices, numel, reduction);
-        case at::kHalf: return reduce_all<float, c10::Half>(dst, slices, numel, reduction);
-        default: return reduce_all<float>(dst, slices, numel, reduction);
+        case at::kBFloat16: return reduce_all<float, c10::BFloat16>(dst, slices, numel, finish);
+        case at::kHalf: return reduce_all<float, c10::Half>(dst, slices, numel, finish);
+        default: return reduce_all<float>(dst, slices, numel, finish);
       }
-    case at::kDouble: return reduce_all<double>(dst, slices, numel, reduction);
+    case at::kDouble: return reduce_all<double>(dst, slices, numel, finish);
     case at::kBFloat16:
-      return widens ? reduce_all<c10::BFloat16, float>(dst, slices, numel, reduction)
-                    : reduce_all<c10::BFloat16>(dst, slices, numel, reduction);
+      return widens ? reduce_all<c10::BFloat16, float>(dst, slices, numel, finish)
+                    : reduce_all<c10::BFloat16>(dst, slices, numel, finish);
     case at::kHalf:
-      return widens ? reduce_all<c10::Half, float>(dst, slices, numel, reduction)
-                    : reduce_all<c10::Half>(dst, slices, numel, reduction);
-    case at::kInt: return reduce_all<std::int32_t>(dst, slices, numel, reduction);
-    default: return reduce_all<std::int64_t>(dst, slices, numel, reduction);
+      return widens ? reduce_all<c10::Half, float>(dst, slices, numel, finish)
+                    : reduce_all<c10::Half>(dst, slices, numel, finish);
+    case at::kInt: return reduce_all<std::int32_t>(dst, slices, numel, finish);
+    default: return reduce_all<std::int64_t>(dst, slices, numel, finish);
   }
 }
 

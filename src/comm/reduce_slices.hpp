@@ -7,17 +7,14 @@
 #include <cstdint>
 #include <span>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm::detail {
 
 /// Whether a dtype can be reduced at all and the divisor makes sense for it.
 /// @throws Error kUnsupported for a dtype other than float32, float64, bfloat16, float16, int32 and
 /// int64; kInvalidArgument for a divisor of zero or a broken divisor of integers
-void check_reduction(at::ScalarType dtype, const Reduction& reduction);
-
-/// Whether a sum of `src` may land in another dtype `dst`: float32 for bfloat16 and float16.
-bool is_widening(at::ScalarType dst, at::ScalarType src);
+void check_reduction(at::ScalarType dtype, const Finish& finish);
 
 /// dst = (dst if accumulate) + (slices[0] + slices[1] + ...) / divisor, `numel` elements each.
 ///
@@ -27,6 +24,6 @@ bool is_widening(at::ScalarType dst, at::ScalarType src);
 /// of sums). The divisor is applied by a division, so that the bits are those of sum / divisor.
 /// `dst` may be one of the slices.
 void reduce_slices(void* dst, at::ScalarType dst_dtype, std::span<const void* const> slices,
-                   std::int64_t numel, at::ScalarType src_dtype, const Reduction& reduction);
+                   std::int64_t numel, at::ScalarType src_dtype, const Finish& finish);
 
 }  // namespace fsdp::comm::detail

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/seat.hpp"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -14,7 +12,6 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "comm/dispatch_guard.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
@@ -64,7 +61,9 @@ SeatPointer host_seat(const std::string& transport, int index, int size, int fir
   return std::make_shared<const Seat>(std::move(seat));
 }
 
-Fingerprint make_fingerprint(Description description, std::uint64_t sequence, const Seat& seat) {
+Fingerprint make_fingerprint(Description description, std::uint64_t sequence, const Seat& seat,
+                             std::uint64_t generation) {
+  description.announced = seat.announced->in(generation);
   description.group = seat.group;
   description.group_name = seat.name;
   return make_fingerprint(description, sequence, seat.rank());
@@ -103,8 +102,7 @@ std::string find_problem(std::span<const int> ranks, int own, int size) {
 /// The wishes of all ranks of the parent.
 class Wishes {
  public:
-  Wishes(Communicator& parent, const Wish& mine, std::span<const int> ranks,
-         const std::string& label)
+  Wishes(Job& parent, const Wish& mine, std::span<const int> ranks, const std::string& label)
       : size_(static_cast<std::size_t>(parent.size())), bytes_(sizeof(Wish) + size_) {
     std::vector<std::byte> own(bytes_);
     std::memcpy(own.data(), &mine, sizeof(mine));
@@ -112,10 +110,7 @@ class Wishes {
       own[sizeof(Wish) + static_cast<std::size_t>(rank)] = std::byte{1};
     }
     all_.resize(bytes_ * size_);
-    const auto view = [](std::vector<std::byte>& bytes) {
-      return at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
-    };
-    parent.all_gather(view(all_), view(own), {.name = label})->wait();
+    parent.exchange(own, all_, {.name = label});
   }
 
   Wish of(std::size_t rank) const {
@@ -175,9 +170,9 @@ int choose_number(const Wishes& wishes, const std::string& label) {
 
 }  // namespace
 
-SeatPointer agree_on_split(Communicator& parent, const Seat& seat, GroupNumbers& numbers,
-                           std::span<const int> ranks, const std::string& label, int world_size) {
-  const DispatchGuard guard;
+SeatPointer agree_on_split(Job& parent, const std::string& transport, const Seat& seat,
+                           GroupNumbers& numbers, std::span<const int> ranks,
+                           const std::string& label, int world_size) {
   Wish mine{.used = numbers.used()};
   const std::string problem = find_problem(ranks, parent.rank(), parent.size());
   problem.copy(mine.problem.data(), mine.problem.size() - 1);
@@ -194,8 +189,8 @@ SeatPointer agree_on_split(Communicator& parent, const Seat& seat, GroupNumbers&
   made.index = static_cast<int>(std::ranges::find(made.ranks, seat.rank()) - made.ranks.begin());
   made.lease = numbers.take(made.group);
   made.log = CollectiveLog::create(
-      parent.transport() + ", group \"" + label + "\" of ranks " + list_text(made.ranks),
-      seat.rank(), world_size);
+      transport + ", group \"" + label + "\" of ranks " + list_text(made.ranks), seat.rank(),
+      world_size);
   return std::make_shared<const Seat>(std::move(made));
 }
 

@@ -10,7 +10,7 @@
 
 #include "comm/failure/collective_log.hpp"
 #include "comm/fingerprint.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp::comm::detail {
 
@@ -23,6 +23,7 @@ struct Seat {
   std::vector<int> ranks;  ///< the members, as ranks of the whole job
   int index = 0;           ///< this rank among them
   std::shared_ptr<CollectiveLog> log;
+  std::shared_ptr<Announced> announced = std::make_shared<Announced>();
   std::shared_ptr<void> lease =
       {};  ///< the number is free again when the last seat with it is gone
 
@@ -39,8 +40,9 @@ SeatPointer whole_seat(const std::string& transport, int rank, int size);
 SeatPointer host_seat(const std::string& transport, int index, int size, int first_rank,
                       int job_size);
 
-/// The fingerprint of this rank's n-th collective in that group.
-Fingerprint make_fingerprint(Description description, std::uint64_t sequence, const Seat& seat);
+/// The fingerprint of this rank's n-th collective in that group, in this generation.
+Fingerprint make_fingerprint(Description description, std::uint64_t sequence, const Seat& seat,
+                             std::uint64_t generation);
 
 /// The numbers of groups that this rank uses. *Thread safety*: one thread at a time takes one; they
 /// may be given back on any.
@@ -60,12 +62,13 @@ class GroupNumbers {
 };
 
 /// What split() does before a transport makes the group: all ranks of `parent` tell which group
-/// they want, and agree on its number.
+/// they want, and agree on its number. `transport` stands in its log.
 /// @collective all ranks of `parent` @blocks
 /// @throws Error on all ranks: kInvalidArgument for a list that is empty, does not ascend, leaves
 /// the own rank out or names one that is not there; kMismatch where two ranks of a group give
 /// different lists, or the label differs
-SeatPointer agree_on_split(Communicator& parent, const Seat& seat, GroupNumbers& numbers,
-                           std::span<const int> ranks, const std::string& label, int world_size);
+SeatPointer agree_on_split(Job& parent, const std::string& transport, const Seat& seat,
+                           GroupNumbers& numbers, std::span<const int> ranks,
+                           const std::string& label, int world_size);
 
 }  // namespace fsdp::comm::detail

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,16 +31,9 @@ Record to_record(const std::string& text) {
   return record;
 }
 
-template <class Element>
-at::Tensor view(Element* data, std::size_t count) {
-  return at::from_blob(data, {static_cast<std::int64_t>(count * sizeof(Element))},
-                       at::TensorOptions(at::kByte));
-}
-
-bool on_one_host(Communicator& communicator, const Label& label) {
-  Record mine = to_record(host_identity());
-  std::vector<Record> all(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(view(all.data(), all.size()), view(&mine, 1), label)->wait();
+bool on_one_host(Job& job, const Label& label) {
+  const Record mine = to_record(host_identity());
+  const auto all = gather_values(job, mine, label.name);
   return std::all_of(all.begin(), all.end(), [&](const Record& record) { return record == mine; });
 }
 
@@ -66,34 +60,32 @@ std::shared_ptr<void> map_file(int file, std::size_t bytes) {
 
 }  // namespace
 
-at::Tensor map_shared_file(Communicator& communicator, std::int64_t bytes, const Label& label) {
+at::Tensor map_shared_file(Job& job, std::int64_t bytes, const Label& label) {
   const DispatchGuard guard;
   FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
-  if (!on_one_host(communicator, label)) {
+  if (!on_one_host(job, label)) {
     return {};
   }
   const auto mapped_bytes = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-  const bool is_owner = communicator.rank() == 0;
+  const bool is_owner = job.rank() == 0;
   const base::Descriptor owned(is_owner ? make_file(mapped_bytes) : -1);
   Record path{};
   if (owned.get() >= 0) {
     path = to_record("/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(owned.get()));
   }
-  communicator.broadcast(view(&path, 1), 0, label)->wait();
+  job.broadcast_bytes(std::as_writable_bytes(std::span(path)), 0, label);
   const base::Descriptor opened(is_owner ? -1 : ::open(path.data(), O_RDWR | O_CLOEXEC));
   std::shared_ptr<void> memory = map_file(is_owner ? owned.get() : opened.get(), mapped_bytes);
 
   // Also what keeps the owner's file open until all have opened it.
-  std::int64_t mine = memory ? bytes : -1;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(view(all.data(), all.size()), view(&mine, 1), label)->wait();
+  const auto all = gather_values(job, memory ? bytes : std::int64_t{-1}, label.name);
   if (std::any_of(all.begin(), all.end(), [](std::int64_t value) { return value < 0; })) {
     return {};
   }
   FSDP_CHECK(
       std::all_of(all.begin(), all.end(), [&](std::int64_t value) { return value == bytes; }),
-      ErrorCode::kMismatch, "ranks ask for shared memory of different sizes, rank ",
-      communicator.rank(), " for ", bytes, " bytes");
+      ErrorCode::kMismatch, "ranks ask for shared memory of different sizes, rank ", job.rank(),
+      " for ", bytes, " bytes");
   void* data = memory.get();
   return at::from_blob(data, {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte));
 }

@@ -7,12 +7,12 @@
 
 #include <cstdint>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp::comm::detail {
 
 /// `bytes` zero bytes that all ranks see, or an undefined tensor on all ranks when they are not on
 /// one host or one of them cannot map the memory. @collective all ranks, same bytes
-at::Tensor map_shared_file(Communicator& communicator, std::int64_t bytes, const Label& label);
+at::Tensor map_shared_file(Job& job, std::int64_t bytes, const Label& label);
 
 }  // namespace fsdp::comm::detail

@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 #include "fsdp/engine/shard_access.hpp"
 #include "fsdp/optim/finite.hpp"
 #include "optim/stretches.hpp"
@@ -124,13 +124,10 @@ std::vector<at::Tensor> gradients_of(const Sharded& sharded, bool answered_only 
 
 /// Joins what all ranks have, in the order of ranks: the same bits everywhere.
 double join_ranks(const World& world, const NormSum& own, double p) {
-  comm::Communicator& communicator = world.communicator();
-  const at::Tensor all = at::empty({communicator.size()}, at::kDouble);
-  communicator.all_gather(all, at::full({1}, own.sum(), at::kDouble), {.name = "grad_norm"})
-      ->wait();
+  const auto sums = comm::gather_values(world.job(), own.sum(), "grad_norm");
   NormSum joined(p);
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    joined.join(all.const_data_ptr<double>()[rank]);
+  for (std::size_t rank = 0; rank < sums.size(); ++rank) {
+    joined.join(sums[rank]);
   }
   return joined.sum();
 }

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "fsdp/base/log.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 #include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp {
@@ -37,19 +37,14 @@ std::int64_t first_bad(const std::vector<NamedShard>& shards) {
 std::optional<BadGradient> find_bad_gradient(const Sharded& sharded) {
   const std::vector<NamedShard> shards = sharded.named_parameters();
   const OwnShards own;
-  comm::Communicator& communicator = sharded.world().communicator();
-  const at::Tensor firsts = at::empty({communicator.size()}, at::kLong);
-  communicator
-      .all_gather(firsts, at::full({1}, first_bad(shards), at::kLong),
-                  {.name = "find_bad_gradient"})
-      ->wait();
-  const auto* first = firsts.const_data_ptr<std::int64_t>();
-  const auto* lowest = std::min_element(first, first + communicator.size());
+  const auto firsts =
+      comm::gather_values(sharded.world().job(), first_bad(shards), "find_bad_gradient");
+  const auto lowest = std::ranges::min_element(firsts);
   if (*lowest == kNone) {
     return std::nullopt;
   }
   return BadGradient{.parameter = shards[static_cast<std::size_t>(*lowest)].name,
-                     .rank = static_cast<int>(lowest - first)};
+                     .rank = static_cast<int>(lowest - firsts.begin())};
 }
 
 GradientCheck skip_step(const Sharded& sharded, double norm) {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::optim {
@@ -58,34 +58,34 @@ WholeTensors::WholeTensors(Sharded sharded, std::vector<std::string> names,
     slice_numel = std::max({slice_numel, places(batch, &Tensor::answered).slice_numel,
                             places(batch, &Tensor::held).slice_numel});
   }
-  comm::Communicator& communicator = sharded_.world().communicator();
+  comm::Transport& transport = sharded_.world().transport();
   const auto itemsize = static_cast<std::int64_t>(c10::elementSize(dtype_));
-  const std::int64_t bytes = slice_numel * communicator.size() * itemsize;
+  const std::int64_t bytes = slice_numel * transport.size() * itemsize;
   const c10::Device device =
       shards.empty() ? c10::Device(c10::kCPU) : shards.front().shard.device();
-  bytes_ = device.is_cpu() ? communicator.buffer(bytes)
+  bytes_ = device.is_cpu() ? transport.buffer(bytes)
                            : at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
   slice_ = at::empty({slice_numel}, at::TensorOptions(dtype_).device(device));
   results_ = at::empty({most_owned_numel()}, slice_.options());
   memory_.add(bytes + (slice_numel + results_.numel()) * itemsize +
-              communicator.reserve_staging(bytes, 1));
+              transport.reserve_staging(bytes, 1));
 }
 
 /// Each rank says which elements it holds, and for which of them it answers.
 void WholeTensors::learn_parts(const std::vector<NamedShard>& shards) {
   const World world = sharded_.world();
   const auto count = static_cast<std::int64_t>(shards.size());
-  const at::Tensor own = at::empty({4 * count}, at::kLong);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const NamedShard& shard = shards[static_cast<std::size_t>(i)];
-    auto* entry = own.data_ptr<std::int64_t>() + 4 * i;
-    entry[0] = shard.begin;
-    entry[1] = shard.shard.numel();
-    entry[2] = shard.begin + shard.answered_begin;
-    entry[3] = shard.answered_numel;
+  struct Parts {
+    Part held, answered;
+  };
+  std::vector<Parts> own;
+  own.reserve(shards.size());
+  for (const NamedShard& shard : shards) {
+    own.push_back(
+        {.held = {.begin = shard.begin, .numel = shard.shard.numel()},
+         .answered = {.begin = shard.begin + shard.answered_begin, .numel = shard.answered_numel}});
   }
-  const at::Tensor all = at::empty({4 * count * world.size()}, at::kLong);
-  world.communicator().all_gather(all, own, {.name = "WholeTensors: parts"})->wait();
+  const auto all = comm::gather_values(world.job(), own, "WholeTensors: parts");
   for (std::int64_t i = 0; i < count; ++i) {
     const NamedShard& shard = shards[static_cast<std::size_t>(i)];
     Tensor tensor{.sizes = shard.sizes,
@@ -96,10 +96,10 @@ void WholeTensors::learn_parts(const std::vector<NamedShard>& shards) {
                                    std::multiplies<>());
     std::int64_t covered = 0;
     for (int rank = 0; rank < world.size(); ++rank) {
-      const auto* entry = all.const_data_ptr<std::int64_t>() + 4 * (count * rank + i);
-      tensor.held.push_back({.begin = entry[0], .numel = entry[1]});
-      tensor.answered.push_back({.begin = entry[2], .numel = entry[3]});
-      covered += entry[3];
+      const Parts& theirs = all[static_cast<std::size_t>(count * rank + i)];
+      tensor.held.push_back(theirs.held);
+      tensor.answered.push_back(theirs.answered);
+      covered += theirs.answered.numel;
     }
     FSDP_ASSERT(covered == tensor.numel, "the parts of \"", shard.name, "\" have ", covered, " of ",
                 tensor.numel, " elements");
@@ -195,7 +195,7 @@ void WholeTensors::gather(const std::vector<std::size_t>& batch, const Places& p
     put(batch[position], part.begin - tensor.held[at_rank(world.rank())].begin,
         own.narrow(0, offset, part.numel));
   }
-  world.communicator().all_gather(whole, own, {.name = "WholeTensors: gather"})->wait();
+  world.transport().all_gather(whole, own, {.name = "WholeTensors: gather"})->wait();
   const auto itemsize = static_cast<std::int64_t>(c10::elementSize(dtype_));
   ++traffic_.gathers;
   traffic_.gather_bytes += places.logical_numel * itemsize;
@@ -253,9 +253,7 @@ void WholeTensors::transform(const std::vector<std::size_t>& which, const Put& p
       }
     }
     const at::Tensor slice = slice_.narrow(0, 0, to.slice_numel);
-    world.communicator()
-        .reduce_scatter(slice, slices, {}, {.name = "WholeTensors: results"})
-        ->wait();
+    world.transport().reduce_scatter(slice, slices, {}, {.name = "WholeTensors: results"})->wait();
     ++traffic_.reduce_scatters;
     traffic_.reduce_bytes += to.logical_numel * itemsize;
     traffic_.padding_bytes += (slices.numel() - to.logical_numel) * itemsize;

@@ -24,7 +24,7 @@ constexpr std::size_t kStagingBytes = std::size_t{512} * 1024;
 /// Segments of one rank that peers may read in place.
 constexpr std::size_t kSegments = 64;
 constexpr std::size_t kFailureWords = 128;
-constexpr std::size_t kFingerprintBytes = 160;
+constexpr std::size_t kFingerprintBytes = 168;
 
 using FingerprintBytes = std::array<std::byte, kFingerprintBytes>;
 

@@ -10,7 +10,7 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/checkpoint/loader.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 #include "train/model.hpp"
 
 namespace fsdp::train::detail {
@@ -65,12 +65,8 @@ LossScalerState scaler_state(const checkpoint::LoadReport& report) {
 
 /// Whether rank 0 sees a complete checkpoint. @collective all ranks
 bool has_checkpoint(const std::string& directory, const World& world) {
-  const at::Tensor found = at::full({1}, std::int64_t{0}, at::kLong);
-  if (world.rank() == 0) {
-    *found.data_ptr<std::int64_t>() = archive::latest_checkpoint(directory).found ? 1 : 0;
-  }
-  world.communicator().broadcast(found, 0, {.name = "resume"})->wait();
-  return *found.const_data_ptr<std::int64_t>() != 0;
+  const bool found = world.rank() == 0 && archive::latest_checkpoint(directory).found;
+  return comm::value_of_first(world.job(), found, "resume");
 }
 
 }  // namespace

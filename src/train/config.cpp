@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <sstream>
@@ -10,6 +11,7 @@
 
 #include "base/text.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/comm/transports.hpp"
 #include "fsdp/data/corpus.hpp"
 
 namespace fsdp::train {
@@ -129,10 +131,8 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  "--save-every without --save DIR saves nothing");
   problems.check(!config.resume || !config.save.empty(),
                  "--resume needs --save DIR, where the checkpoints are");
-  problems.check(
-      config.transport == "auto" || config.transport == "shm" || config.transport == "gloo" ||
-          config.transport == "shm+gloo" || config.transport == "c10d",
-      "--transport is '", config.transport, "', must be auto, shm, gloo, shm+gloo or c10d");
+  problems.check(std::ranges::count(comm::transport_words(), config.transport) == 1,
+                 "--transport is '", config.transport, "', must be ", comm::transport_words_text());
 }
 
 /// Strategies, meshes and types that make no sense together.

@@ -86,7 +86,7 @@ struct TrainConfig {
   bool offload = false;            ///< shards, gradients and moments on the host; see fsdp::Offload
   int prefetch = 1;                ///< units gathered ahead of the one that computes
   bool keep_root = false;          ///< keep embeddings and head gathered during a step
-  std::string transport = "auto";  ///< "auto", "shm", "gloo", "c10d"
+  std::string transport = "auto";  ///< see comm::transport_words()
 
   double effective_momentum() const {
     return momentum >= 0 ? momentum : optimizer == OptimizerKind::kMuon ? 0.95 : 0;

@@ -11,7 +11,7 @@
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/weights.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 #include "fsdp/engine/deferred_init.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/generate.hpp"
@@ -34,13 +34,6 @@ std::shared_ptr<models::LanguageModel> make_model(const std::string& path,
     model->eval();
     return model;
   });
-}
-
-/// Rank 0's number, on every rank.
-std::int64_t of_first(const World& world, std::int64_t number) {
-  const at::Tensor shared = torch::full({1}, number, torch::kInt64);
-  world.communicator().broadcast(shared, 0, {.name = "token"})->wait();
-  return shared.item<std::int64_t>();
 }
 
 }  // namespace
@@ -75,7 +68,7 @@ std::vector<std::int64_t> generate(const GenerationConfig& config, const World& 
       {.name_of = [&](const std::string& stored) { return models::parameter_of(shape, stored); },
        .adapter = config.adapter});
   const auto agree = [&](std::int64_t drawn) {
-    const std::int64_t token = of_first(world, drawn);
+    const std::int64_t token = comm::value_of_first(world.job(), drawn, "token");
     if (on_token && world.rank() == 0) {
       on_token(token);
     }

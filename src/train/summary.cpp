@@ -5,7 +5,7 @@
 
 #include "base/text.hpp"
 #include "fsdp/archive/index.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/memory/ledger.hpp"
 #include "fsdp/models/lora.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
@@ -57,7 +57,7 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
          << config.lora.rank << ", alpha " << config.lora.alpha << ", beside "
          << base::list_text(config.lora.targets) << "\n";
   }
-  text << "ranks    " << world.size() << " over " << world.communicator().transport() << ", "
+  text << "ranks    " << world.size() << " over " << world.transport().traits().name << ", "
        << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
        << config.prefetch;
   if (config.strategy != Strategy::kFullShard) {

@@ -76,7 +76,7 @@ void expect_divergence(World world, int good_steps, int prefetch, const Step& st
     world.barrier();
   });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  if (world.communicator().transport() == "gloo") {
+  if (world.transport().traits().name == "gloo") {
     EXPECT_THAT(error, is_expected);
     EXPECT_LT(seconds.count(), kTimeoutSeconds - 1);
   } else {
@@ -106,7 +106,7 @@ void expect_divergence_always(const Step& step, const testing::Matcher<std::stri
     for (const int good_steps : {0, 2}) {
       for (const int prefetch : {0, 1}) {
         const bool is_last = good_steps > 0 && prefetch > 0;
-        if (world.communicator().transport() == "gloo" || is_last) {
+        if (world.transport().traits().name == "gloo" || is_last) {
           expect_divergence(world, good_steps, prefetch, step, is_expected);
         }
       }
@@ -162,17 +162,19 @@ TEST(Divergence, Fault011_GradientsThatOneRankDoesNotHaveAreNamed) {
 
 TEST(Divergence, Fault004_WhatDoesNotMatchIsNotTaken) {
   on_all_transports(kRanks, kTimeoutSeconds, [](World world) {
-    comm::Communicator& group = world.communicator();
+    const comm::Link& group = world.link();
     const comm::Label label{.unit = world.rank() == 1, .name = world.rank() == 1 ? "b" : "a"};
     const at::Tensor dst = torch::full({4 * kRanks}, -1.0);
-    EXPECT_THAT(error_of([&] { group.all_gather(dst, torch::full({4}, 5.0), label)->wait(); }),
-                HasSubstr("[mismatch]"));
+    EXPECT_THAT(
+        error_of([&] { group.transport->all_gather(dst, torch::full({4}, 5.0), label)->wait(); }),
+        HasSubstr("[mismatch]"));
     EXPECT_TRUE(dst.narrow(0, 4 * (world.rank() == 1 ? 0 : 1), 4).eq(-1).all().item<bool>());
     const at::Tensor sum = torch::full({4}, -1.0);
-    EXPECT_THAT(error_of([&] {
-                  group.reduce_scatter(sum, torch::full({4 * kRanks}, 5.0), {}, label)->wait();
-                }),
-                HasSubstr("[mismatch]"));
+    EXPECT_THAT(
+        error_of([&] {
+          group.transport->reduce_scatter(sum, torch::full({4 * kRanks}, 5.0), {}, label)->wait();
+        }),
+        HasSubstr("[mismatch]"));
     EXPECT_TRUE(sum.eq(-1).all().item<bool>());
   });
 }

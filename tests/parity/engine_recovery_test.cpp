@@ -148,7 +148,7 @@ TEST(EngineRecovery, Fault008_WhatAllRanksThrowHealsByItself) {
                   }),
                   HasSubstr("this rank's own"));
     });
-    EXPECT_EQ(world.communicator().generation(), 0U);
+    EXPECT_EQ(world.job().generation(), 0U);
   });
 }
 
@@ -190,7 +190,7 @@ TEST(EngineRecovery, Fault008_WhatOneRankThrowsHealsWhenAllRanksRecover) {
       part(training, place);
       training.world.recover();
     });
-    EXPECT_EQ(world.communicator().generation(), 16U);
+    EXPECT_EQ(world.job().generation(), 16U);
   });
 }
 

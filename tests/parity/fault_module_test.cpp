@@ -104,7 +104,7 @@ TEST(FaultModule, Fault012_ExecutionOrderMayChangeBetweenSteps) {
       loss.backward();
       own.step();
       at::Tensor mean = loss.detach().clone().view({1});
-      world.communicator().all_reduce(mean, {.name = "loss"});
+      world.transport().all_reduce(mean, {.name = "loss"});
       EXPECT_NEAR(mean.item<double>() / 2, losses[step], 1e-12) << step;
       EXPECT_EQ(sharded.report().counters.prefetch_misses, misses[step]) << step;
       EXPECT_EQ(sharded.report().unsharded_numel, 0) << step;
@@ -352,7 +352,7 @@ TEST(FaultModule, Fault050_EvaluationLeavesNoTrace) {
       }
       EXPECT_EQ(sharded.report().unsharded_numel, 0) << i;
       at::Tensor sum = loss.detach().clone().view({1});
-      world.communicator().all_reduce(sum, {.name = "loss"});
+      world.transport().all_reduce(sum, {.name = "loss"});
       EXPECT_NEAR(sum.item<double>() / 2, losses[i], 1e-15) << i;
     }
   });

@@ -210,7 +210,7 @@ void expect_answered_once(const Sharded& sharded) {
   for (const NamedShard& parameter : sharded.named_parameters()) {
     at::Tensor counts = torch::zeros(parameter.sizes).view({-1});
     counts.narrow(0, parameter.begin + parameter.answered_begin, parameter.answered_numel).fill_(1);
-    sharded.world().communicator().all_reduce(counts, {.name = "test"});
+    sharded.world().transport().all_reduce(counts, {.name = "test"});
     EXPECT_TRUE(torch::equal(counts, torch::ones_like(counts))) << parameter.name;
   }
 }

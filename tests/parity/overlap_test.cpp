@@ -141,7 +141,7 @@ TEST(GlooOverlap, BytesOfTheNextUnitArriveBeforeItsWaitBegins) {
          // The rank that is ahead waits for the other, and on a loaded machine the I/O thread waits
          // for a core; but if bytes moved only inside of waits, none would be there before one.
          const at::Tensor total = torch::tensor({arrived, prefetched}, torch::kLong);
-         world.communicator().all_reduce(total, {.name = "arrivals"});
+         world.transport().all_reduce(total, {.name = "arrivals"});
          EXPECT_GE(4 * total[0].item<std::int64_t>(), total[1].item<std::int64_t>());
        })) {
     EXPECT_EQ(result.exit_code, 0) << result.output;

@@ -96,7 +96,7 @@ TEST(HostParity, FourProcessesOnTwoHostsEqualOneProcess) {
   for (const auto& result : run_processes(4, "hosts", [](int rank) {
          ::setenv("FSDP_HOST_ID", rank < 2 ? "east" : "west", 1);
          const World world = init();
-         EXPECT_EQ(world.communicator().transport(), "shm+gloo");
+         EXPECT_EQ(world.transport().traits().name, "shm+gloo");
          for (const SubjectKind& kind : {odd_mlp(), tiny_gpt(true)}) {
            SCOPED_TRACE(kind.name);
            const Snapshot expected = train_reference(kind, 4, sgd_with_momentum(), 5);

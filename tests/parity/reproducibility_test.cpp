@@ -57,9 +57,7 @@ TEST(Reproducibility, Fault121_TwoRunsAtOneWorldSizeGiveTheSameBits) {
 /// Every rank's `tensor`, in the order of ranks.
 at::Tensor of_all_ranks(const World& world, const at::Tensor& tensor) {
   const at::Tensor all = torch::empty({world.size() * tensor.numel()}, tensor.options());
-  world.communicator()
-      .all_gather(all, tensor.contiguous().view(-1), {.name = "of all ranks"})
-      ->wait();
+  world.transport().all_gather(all, tensor.contiguous().view(-1), {.name = "of all ranks"})->wait();
   return all.view({world.size(), -1});
 }
 

@@ -40,7 +40,7 @@ void expect_traffic(const Case& of, const Counters& counters, const World& world
   EXPECT_EQ(counters.refreshes, refreshes ? kUnits : 0);
   // Ranks differ in the padding of their slices: together they move the model once a replica.
   at::Tensor sums = torch::tensor({counters.replica_bytes, counters.refresh_bytes}, torch::kLong);
-  world.communicator().all_reduce(sums, {.name = "test"});
+  world.transport().all_reduce(sums, {.name = "test"});
   const std::int64_t replicas = of.strategy == Strategy::kReplicate ? of.size() : of.replicate;
   const std::int64_t ways = refreshes ? 1 : 2;  // there and back
   EXPECT_EQ(sums[0].item<std::int64_t>(),

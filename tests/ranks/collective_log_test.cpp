@@ -10,7 +10,7 @@
 
 #include "comm/failure/collective_log.hpp"
 #include "fsdp/base/log.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/processes.hpp"
@@ -72,10 +72,10 @@ TEST_P(EveryCollective, IsLoggedWithItsNumberAtDebugLevel) {
   const base::LogLevel before = base::log_level();
   base::set_log_level(base::LogLevel::kDebug);
   testing::internal::CaptureStderr();
-  test::run_ranks(GetParam(), 2, [](comm::Communicator& group) {
+  test::run_ranks(GetParam(), 2, [](const comm::Link& group) {
     at::Tensor dst = at::zeros({8});
-    group.all_gather(dst, at::zeros({4}), {.unit = 5, .name = "h.5"})->wait();
-    group.reduce_scatter(at::zeros({4}), dst, {}, {.unit = 5, .name = "h.5"})->wait();
+    group.transport->all_gather(dst, at::zeros({4}), {.unit = 5, .name = "h.5"})->wait();
+    group.transport->reduce_scatter(at::zeros({4}), dst, {}, {.unit = 5, .name = "h.5"})->wait();
   });
   const std::string text = testing::internal::GetCapturedStderr();
   base::set_log_level(before);
@@ -85,7 +85,7 @@ TEST_P(EveryCollective, IsLoggedWithItsNumberAtDebugLevel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, EveryCollective,
-                         testing::Values("threads", "gloo", "shm", "c10d"),
+                         testing::ValuesIn(test::transports({.ranks = {2}})),
                          [](const auto& tested) { return tested.param; });
 
 TEST(StateSignal, ShowsWhatARankThatWaitsIsDoing) {
@@ -100,7 +100,7 @@ TEST(StateSignal, ShowsWhatARankThatWaitsIsDoing) {
       }).detach();
     }
     at::Tensor dst = at::zeros({8});
-    world.communicator().all_gather(dst, at::zeros({4}), {.unit = 5, .name = "h.5"})->wait();
+    world.transport().all_gather(dst, at::zeros({4}), {.unit = 5, .name = "h.5"})->wait();
     world.barrier();
   });
   EXPECT_EQ(results[0].exit_code, 0) << results[0].output;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm::detail {
 namespace {

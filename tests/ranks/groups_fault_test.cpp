@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/mesh.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/error_of.hpp"
@@ -23,7 +23,6 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
@@ -39,34 +38,35 @@ std::string name_of(const testing::TestParamInfo<std::string>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, GroupFaults,
-                         testing::Values("threads", "gloo", "shm", "shm+gloo"), name_of);
+                         testing::ValuesIn(test::transports({.ranks = {4}, .splits = true})),
+                         name_of);
 
-std::shared_ptr<Communicator> row_of(Communicator& world) {
+comm::Link row_of(const comm::Link& world) {
   return world.split(world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "shard");
 }
 
-std::unique_ptr<comm::Work> start_gather(Communicator& group, const at::Tensor& dst, int unit) {
-  return group.all_gather(dst, at::full({4}, static_cast<float>(group.rank())),
-                          {.unit = unit, .name = "h." + std::to_string(unit)});
+std::unique_ptr<comm::Work> start_gather(const comm::Link& group, const at::Tensor& dst, int unit) {
+  return group.transport->all_gather(dst, at::full({4}, static_cast<float>(group.rank())),
+                                     {.unit = unit, .name = "h." + std::to_string(unit)});
 }
 
-void expect_usable(Communicator& group, std::uint64_t generation) {
-  EXPECT_EQ(group.generation(), generation);
+void expect_usable(const comm::Link& group, std::uint64_t generation) {
+  EXPECT_EQ(group.job->generation(), generation);
   at::Tensor sum = at::ones({5000});
-  group.all_reduce(sum, {.name = "after"});
+  group.transport->all_reduce(sum, {.name = "after"});
   EXPECT_TRUE(sum.eq(group.size()).all().item<bool>());
 }
 
 TEST_P(GroupFaults, Fault004_AMismatchInsideAGroupNamesRanksOfTheWholeJob) {
   std::array<std::string, 4> texts;
-  test::run_ranks(GetParam(), 4, [&](Communicator& world) {
+  test::run_ranks(GetParam(), 4, [&](const comm::Link& world) {
     const auto row = row_of(world);
     if (world.rank() >= 2) {
       at::Tensor dst = at::zeros({8});
       texts[static_cast<std::size_t>(world.rank())] =
-          test::error_of([&] { start_gather(*row, dst, world.rank())->wait(); });
+          test::error_of([&] { start_gather(row, dst, world.rank())->wait(); });
     }
-    expect_usable(*row, 0);
+    expect_usable(row, 0);
     expect_usable(world, 0);
   });
   EXPECT_EQ(texts[2], texts[3]);
@@ -76,66 +76,66 @@ TEST_P(GroupFaults, Fault004_AMismatchInsideAGroupNamesRanksOfTheWholeJob) {
 }
 
 TEST_P(GroupFaults, Fault009_AFailureInOneGroupEndsTheWaitsInTheOther) {
-  test::run_ranks(GetParam(), 4, [](Communicator& world) {
+  test::run_ranks(GetParam(), 4, [](const comm::Link& world) {
     const auto row = row_of(world);
-    world.agree({.name = "warm-up"})->wait();
-    world.set_timeout(seconds(30));
+    world.job->barrier({.name = "warm-up"});
+    world.job->set_timeout(seconds(30));
     const auto start = Clock::now();
     if (world.rank() == 3) {
-      row->publish_failure("batch 17 cannot be read");
+      row.job->publish_failure("batch 17 cannot be read");
     } else if (world.rank() == 1) {  // keeps rank 0 waiting in the other group
       std::this_thread::sleep_for(milliseconds(1000));
     } else {
       at::Tensor dst = at::zeros({8});
       EXPECT_THAT(
-          test::error_of([&] { start_gather(*row, dst, 7)->wait(); }),
+          test::error_of([&] { start_gather(row, dst, 7)->wait(); }),
           AllOf(HasSubstr("rank 3"), HasSubstr("batch 17 cannot be read"), HasSubstr("\"shard\"")));
       EXPECT_LT(Clock::now() - start, seconds(10));
     }
-    row->recover();
-    expect_usable(*row, 1);
+    row.job->recover();
+    expect_usable(row, 1);
     expect_usable(world, 1);
   });
 }
 
 TEST_P(GroupFaults, Fault008_ATimeOutInAGroupHealsWhenAllRanksRecover) {
-  test::run_ranks(GetParam(), 4, [](Communicator& world) {
+  test::run_ranks(GetParam(), 4, [](const comm::Link& world) {
     const auto row = row_of(world);
-    row->reserve_staging(32, 2);
-    world.agree({.name = "warm-up"})->wait();
-    world.set_timeout(milliseconds(500));
+    row.transport->reserve_staging(32, 2);
+    world.job->barrier({.name = "warm-up"});
+    world.job->set_timeout(milliseconds(500));
     at::Tensor dst = at::zeros({8});
     if (world.rank() != 2) {
       std::this_thread::sleep_for(milliseconds(1500));
     } else {
-      EXPECT_THAT(test::error_of([&] { start_gather(*row, dst, 7)->wait(); }),
+      EXPECT_THAT(test::error_of([&] { start_gather(row, dst, 7)->wait(); }),
                   AllOf(HasSubstr("[time-out]"), HasSubstr("missing: 3"), HasSubstr("\"shard\"")));
     }
-    world.set_timeout(seconds(10));
-    world.recover();
-    expect_usable(*row, 1);
+    world.job->set_timeout(seconds(10));
+    world.job->recover();
+    expect_usable(row, 1);
     expect_usable(world, 1);
     const auto again = world.split({0, 1, 2, 3}, "made later");
-    world.recover();
-    expect_usable(*again, 2);
-    expect_usable(*row, 2);
+    world.job->recover();
+    expect_usable(again, 2);
+    expect_usable(row, 2);
   });
 }
 
 TEST_P(GroupFaults, WorkOfAGroupFromBeforeIsVoid) {
-  test::run_ranks(GetParam(), 4, [](Communicator& world) {
+  test::run_ranks(GetParam(), 4, [](const comm::Link& world) {
     const auto row = row_of(world);
     at::Tensor dst = at::zeros({8});
     std::unique_ptr<comm::Work> old;
     if (world.rank() % 2 == 0) {
-      old = start_gather(*row, dst, 7);
+      old = start_gather(row, dst, 7);
     }
-    world.recover();
+    world.job->recover();
     if (old) {
       EXPECT_NE(test::error_of([&] { old->wait(); }), "no error");
     }
     old.reset();
-    expect_usable(*row, 1);
+    expect_usable(row, 1);
   });
 }
 
@@ -143,8 +143,10 @@ TEST_P(GroupFaults, WorkOfAGroupFromBeforeIsVoid) {
 
 class GroupProcesses : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Transports, GroupProcesses, testing::Values("gloo", "shm", "shm+gloo"),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Transports, GroupProcesses,
+    testing::ValuesIn(test::transports({.ranks = {4}, .splits = true, .has_processes = true})),
+    name_of);
 
 std::vector<test::ProcessResult> run_meshes(const std::string& transport,
                                             const std::function<void(const DeviceMesh&)>& body) {
@@ -167,8 +169,8 @@ std::vector<test::ProcessResult> run_meshes(const std::string& transport,
 /// One collective after another in the shard group, then one in the replicate group.
 void step(const DeviceMesh& mesh) {
   at::Tensor dst = at::zeros({8});
-  start_gather(mesh.shard().communicator(), dst, 5)->wait();
-  start_gather(mesh.replicate().communicator(), dst, 6)->wait();
+  start_gather(mesh.shard().link(), dst, 5)->wait();
+  start_gather(mesh.replicate().link(), dst, 6)->wait();
 }
 
 TEST_P(GroupProcesses, Fault009_AKilledRankIsNamedInEveryGroup) {
@@ -188,7 +190,7 @@ TEST_P(GroupProcesses, Fault009_AKilledRankIsNamedInEveryGroup) {
 
 TEST_P(GroupProcesses, Fault009_ASleepingRankIsNamedInEveryGroup) {
   const auto results = run_meshes(GetParam(), [](const DeviceMesh& mesh) {
-    mesh.world().communicator().set_timeout(milliseconds(1000));
+    mesh.world().job().set_timeout(milliseconds(1000));
     if (mesh.world().rank() == 3) {
       std::this_thread::sleep_for(seconds(5));
       std::_Exit(0);

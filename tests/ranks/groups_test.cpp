@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Communicators over parts of the ranks: the contract of comm::Communicator holds in each, and
+/// Links over parts of the ranks: the contract of comm::Transport holds in each, and
 /// collectives of several groups can be under way at once. What fails is in groups_fault_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 
 #include "comm/failure/collective_log.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
 #include "fsdp/comm/mesh.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/all_transports.hpp"
@@ -26,7 +26,6 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -55,13 +54,13 @@ at::Tensor values(int rank, std::int64_t count, int round = 0) {
 }
 
 /// All operations of a group whose members are `ranks` of the whole, each rank's values its own.
-void expect_contract(Communicator& group, const std::vector<int>& ranks, int whole_rank) {
+void expect_contract(const comm::Link& group, const std::vector<int>& ranks, int whole_rank) {
   const auto size = static_cast<std::int64_t>(ranks.size());
   ASSERT_EQ(group.size(), size);
   ASSERT_EQ(ranks[static_cast<std::size_t>(group.rank())], whole_rank);
   for (const std::int64_t count : kCounts) {
     at::Tensor all = at::zeros({count * size}, at::kDouble);
-    group.all_gather(all, values(whole_rank, count), {.unit = 1, .name = "h.1"})->wait();
+    group.transport->all_gather(all, values(whole_rank, count), {.unit = 1, .name = "h.1"})->wait();
     at::Tensor expected = at::zeros({count}, at::kDouble);
     for (std::int64_t r = 0; r < size; ++r) {
       const int rank = ranks[static_cast<std::size_t>(r)];
@@ -69,24 +68,26 @@ void expect_contract(Communicator& group, const std::vector<int>& ranks, int who
       expected += values(rank, count * size, 1).narrow(0, group.rank() * count, count);
     }
     at::Tensor sum = at::ones({count}, at::kDouble);
-    const at::Tensor source = group.buffer(count * size * 8).view(at::kDouble);
+    const at::Tensor source = group.transport->buffer(count * size * 8).view(at::kDouble);
     source.copy_(values(whole_rank, count * size, 1));
-    group.reduce_scatter(sum, source, {.divisor = 2, .accumulate = true}, {.unit = 1})->wait();
+    group.transport->reduce_scatter(sum, source, {.divisor = 2, .accumulate = true}, {.unit = 1})
+        ->wait();
     ASSERT_TRUE(at::equal(sum, 1.0 + expected / 2.0)) << "count " << count;
     const int root = group.size() - 1;
     at::Tensor buffer = values(whole_rank, count);
-    group.broadcast(buffer, root, {.name = "start"})->wait();
+    group.transport->broadcast(buffer, root, {.name = "start"})->wait();
     ASSERT_TRUE(at::equal(buffer, values(ranks.back(), count)));
-    at::Tensor shared = group.shared_memory(size * 8, {.name = "shared"}).view(at::kDouble);
+    at::Tensor shared =
+        group.transport->shared_memory(size * 8, {.name = "shared"}).view(at::kDouble);
     shared[group.rank()].fill_(whole_rank);
-    group.agree({.name = "written"})->wait();
+    group.job->barrier({.name = "written"});
     for (std::int64_t r = 0; r < size; ++r) {
       ASSERT_EQ(shared[r].item<double>(), ranks[static_cast<std::size_t>(r)]);
     }
-    group.agree({.name = "read"})->wait();
+    group.job->barrier({.name = "read"});
   }
   at::Tensor number = at::full({1}, static_cast<double>(whole_rank));
-  group.all_reduce(number, {.name = "norm"});
+  group.transport->all_reduce(number, {.name = "norm"});
   double sum = 0;
   for (const int rank : ranks) {
     sum += rank;
@@ -108,24 +109,24 @@ class Groups : public testing::TestWithParam<std::tuple<std::string, Grid>> {
   }
 };
 
-TEST_P(Groups, KeepTheContractOfACommunicator) {
-  run([&](Communicator& world) {
+TEST_P(Groups, KeepTheContractOfATransport) {
+  run([&](const comm::Link& world) {
     const std::vector<int> row = row_of(world.rank(), shard());
     const std::vector<int> column = column_of(world.rank(), shard(), replicate());
     const auto by_row = world.split(row, "shard");
     const auto by_column = world.split(column, "replicate");
-    EXPECT_THAT(world.transport(), HasSubstr(by_row->transport()));
-    expect_contract(*by_row, row, world.rank());
-    expect_contract(*by_column, column, world.rank());
+    EXPECT_THAT(world.transport->traits().name, HasSubstr(by_row.transport->traits().name));
+    expect_contract(by_row, row, world.rank());
+    expect_contract(by_column, column, world.rank());
     at::Tensor sum = at::ones({1});
-    world.all_reduce(sum, {.name = "the whole still works"});
+    world.transport->all_reduce(sum, {.name = "the whole still works"});
     EXPECT_EQ(sum.item<float>(), static_cast<float>(world.size()));
   });
 }
 
 TEST_P(Groups, CollectivesOfSeveralGroupsAreUnderWayAtOnce) {
   constexpr std::int64_t kCount = 4099;
-  run([&](Communicator& world) {
+  run([&](const comm::Link& world) {
     const std::vector<int> row = row_of(world.rank(), shard());
     const std::vector<int> column = column_of(world.rank(), shard(), replicate());
     const auto by_row = world.split(row, "shard");
@@ -137,10 +138,10 @@ TEST_P(Groups, CollectivesOfSeveralGroupsAreUnderWayAtOnce) {
       const at::Tensor mine = values(world.rank(), kCount, round);
       const at::Tensor source = values(world.rank(), kCount * replicate(), round);
       // Unequally many, so that numbers of collectives differ between groups.
-      auto first = by_row->all_gather(of_row, mine, {.unit = 0});
-      auto second = by_column->reduce_scatter(of_column, source, {}, {.unit = 0});
-      auto third = world.all_gather(all, mine, {.unit = 0});
-      auto fourth = by_row->agree({.name = "fence"});
+      auto first = by_row.transport->all_gather(of_row, mine, {.unit = 0});
+      auto second = by_column.transport->reduce_scatter(of_column, source, {}, {.unit = 0});
+      auto third = world.transport->all_gather(all, mine, {.unit = 0});
+      auto fourth = by_row.transport->publish({.name = "fence"});
       second->wait();
       first->wait();
       fourth->wait();
@@ -148,7 +149,7 @@ TEST_P(Groups, CollectivesOfSeveralGroupsAreUnderWayAtOnce) {
       at::Tensor expected = at::zeros({kCount}, at::kDouble);
       for (const int rank : column) {
         expected +=
-            values(rank, kCount * replicate(), round).narrow(0, by_column->rank() * kCount, kCount);
+            values(rank, kCount * replicate(), round).narrow(0, by_column.rank() * kCount, kCount);
       }
       ASSERT_TRUE(at::equal(of_column, expected));
       for (int i = 0; i < shard(); ++i) {
@@ -162,49 +163,53 @@ TEST_P(Groups, CollectivesOfSeveralGroupsAreUnderWayAtOnce) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Groups,
-                         testing::Combine(testing::Values("threads", "gloo", "shm"),
-                                          testing::Values(Grid{2, 2}, Grid{3, 1}, Grid{1, 3},
-                                                          Grid{2, 3})),
-                         [](const auto& tested) {
-                           const Grid grid = std::get<1>(tested.param);
-                           return std::get<0>(tested.param) + "_" + std::to_string(grid.replicate) +
-                                  "x" + std::to_string(grid.shard);
-                         });
+using GridCase = std::tuple<std::string, Grid>;
 
-// Hosts of two ranks, and of three: groups inside a host, one rank of each host, and mixtures.
-INSTANTIATE_TEST_SUITE_P(TwoLevels, Groups,
-                         testing::Combine(testing::Values("shm+gloo"),
-                                          testing::Values(Grid{2, 2}, Grid{2, 3}, Grid{3, 2},
-                                                          Grid{2, 4})),
-                         [](const auto& tested) {
-                           const Grid grid = std::get<1>(tested.param);
-                           return std::to_string(grid.replicate) + "x" + std::to_string(grid.shard);
-                         });
+/// Each transport on the grids of as many ranks as it can connect. Over hosts of two ranks, and of
+/// three: groups inside a host, one rank of each host, and mixtures.
+std::vector<GridCase> grid_cases() {
+  std::vector<GridCase> cases;
+  for (const Grid grid : {Grid{2, 2}, Grid{3, 1}, Grid{1, 3}, Grid{2, 3}, Grid{3, 2}, Grid{2, 4}}) {
+    const int ranks = grid.replicate * grid.shard;
+    for (const std::string& name : test::transports({.ranks = {ranks}, .splits = true})) {
+      cases.emplace_back(name, grid);
+    }
+  }
+  return cases;
+}
+
+std::string grid_name_of(const testing::TestParamInfo<GridCase>& info) {
+  const auto& [transport, grid] = info.param;
+  return (transport == "shm+gloo" ? "two_levels" : transport) + "_" +
+         std::to_string(grid.replicate) + "x" + std::to_string(grid.shard);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Groups, testing::ValuesIn(grid_cases()), grid_name_of);
 
 class Split : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Transports, Split, testing::Values("threads", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Transports, Split,
+                         testing::ValuesIn(test::transports({.ranks = {2, 4, 5}, .splits = true})),
                          [](const auto& tested) { return tested.param; });
 
 TEST_P(Split, ServesUnequalGroupsAndGroupsOfGroups) {
-  test::run_ranks(GetParam(), 5, [](Communicator& world) {
+  test::run_ranks(GetParam(), 5, [](const comm::Link& world) {
     const bool is_odd = world.rank() % 2 == 1;
     const std::vector<int> mine = is_odd ? std::vector{1, 3} : std::vector{0, 2, 4};
     const auto group = world.split(mine, "parity");
-    expect_contract(*group, mine, world.rank());
-    const std::vector<int> inner = group->rank() < 2 ? std::vector{0, 1} : std::vector{2};
-    const auto part = group->split(inner, "part");
+    expect_contract(group, mine, world.rank());
+    const std::vector<int> inner = group.rank() < 2 ? std::vector{0, 1} : std::vector{2};
+    const auto part = group.split(inner, "part");
     std::vector<int> ranks;
     for (const int rank : inner) {
       ranks.push_back(mine[static_cast<std::size_t>(rank)]);
     }
-    expect_contract(*part, ranks, world.rank());
+    expect_contract(part, ranks, world.rank());
   });
 }
 
 TEST_P(Split, GroupsOfTheSameRanksAreKeptApartInWhateverOrderTheyStart) {
-  test::run_ranks(GetParam(), 2, [](Communicator& world) {
+  test::run_ranks(GetParam(), 2, [](const comm::Link& world) {
     const std::array groups{world.split({0, 1}, "one"), world.split({0, 1}, "other")};
     // Equal in number, label and size, so that only the group tells them apart.
     for (const std::int64_t count : {3, 5000}) {
@@ -213,8 +218,8 @@ TEST_P(Split, GroupsOfTheSameRanksAreKeptApartInWhateverOrderTheyStart) {
       for (const std::size_t turn : {0U, 1U}) {
         const std::size_t group = world.rank() == 0 ? turn : 1 - turn;
         const double value = 10.0 * world.rank() + static_cast<double>(group);
-        works[group] = groups[group]->all_gather(all[group], at::full({count}, value, at::kFloat),
-                                                 {.unit = 0, .name = "h.0"});
+        works[group] = groups[group].transport->all_gather(
+            all[group], at::full({count}, value, at::kFloat), {.unit = 0, .name = "h.0"});
       }
       for (const std::size_t group : {0U, 1U}) {
         works[group]->wait();
@@ -232,39 +237,39 @@ TEST_P(Split, GroupsOfTheSameRanksAreKeptApartInWhateverOrderTheyStart) {
 }
 
 TEST_P(Split, NumbersOfGroupsThatAreGoneAreUsedAgain) {
-  test::run_ranks(GetParam(), 2, [](Communicator& world) {
+  test::run_ranks(GetParam(), 2, [](const comm::Link& world) {
     const auto kept = world.split({0, 1}, "kept");
     for (int i = 0; i < 100; ++i) {
       const auto group = world.split({0, 1}, "short-lived");
       at::Tensor sum = at::ones({5000});
-      group->all_reduce(sum, {.name = "sum"});
+      group.transport->all_reduce(sum, {.name = "sum"});
       ASSERT_TRUE(sum.eq(2).all().item<bool>());
     }
-    kept->agree({.name = "still there"})->wait();
+    kept.job->barrier({.name = "still there"});
   });
 }
 
 TEST_P(Split, Fault020_AGroupOfOneSendsNothing) {
-  test::run_ranks(GetParam(), 2, [](Communicator& world) {
+  test::run_ranks(GetParam(), 2, [](const comm::Link& world) {
     const auto alone = world.split({world.rank()}, "alone");
-    world.set_timeout(std::chrono::milliseconds(300));
+    world.job->set_timeout(std::chrono::milliseconds(300));
     if (world.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(900));  // the other one needs it not
     }
-    expect_contract(*alone, {world.rank()}, world.rank());
+    expect_contract(alone, {world.rank()}, world.rank());
     at::Tensor half = at::full({7}, 2.5, at::kBFloat16);
     at::Tensor sum = at::ones({7});
-    alone->reduce_scatter(sum, half, {.divisor = 2, .accumulate = true}, {})->wait();
+    alone.transport->reduce_scatter(sum, half, {.divisor = 2, .accumulate = true}, {})->wait();
     EXPECT_TRUE(sum.eq(2.25).all().item<bool>());
-    world.set_timeout(std::chrono::seconds(20));
-    world.agree({.name = "end"})->wait();
+    world.job->set_timeout(std::chrono::seconds(20));
+    world.job->barrier({.name = "end"});
   });
 }
 
 /// Rank r passes lists[r]; every rank must throw `code` with the same text, and be in step after.
 void expect_refusal(const std::string& transport, const std::vector<std::vector<int>>& lists,
                     ErrorCode code, const std::string& part) {
-  test::run_ranks(transport, static_cast<int>(lists.size()), [&](Communicator& world) {
+  test::run_ranks(transport, static_cast<int>(lists.size()), [&](const comm::Link& world) {
     try {
       world.split(lists[static_cast<std::size_t>(world.rank())], "grid");
       ADD_FAILURE() << "accepted";
@@ -272,7 +277,7 @@ void expect_refusal(const std::string& transport, const std::vector<std::vector<
       EXPECT_EQ(error.code(), code);
       EXPECT_THAT(error.text(), AllOf(HasSubstr("split \"grid\""), HasSubstr(part)));
     }
-    world.agree({.name = "after"})->wait();
+    world.job->barrier({.name = "after"});
   });
 }
 
@@ -289,17 +294,16 @@ TEST_P(Split, WhatIsNoPartitionIsAnErrorOnAllRanks) {
 }
 
 TEST_P(Split, AnotherCallOnOneRankIsAMismatch) {
-  test::run_ranks(GetParam(), 2, [](Communicator& world) {
+  test::run_ranks(GetParam(), 2, [](const comm::Link& world) {
     const std::string text = test::error_of([&] {
-      world.rank() == 0 ? (void)world.split({0, 1}, "shard")
-                        : world.agree({.name = "step"})->wait();
+      world.rank() == 0 ? (void)world.split({0, 1}, "shard") : world.job->barrier({.name = "step"});
     });
     EXPECT_THAT(text, AllOf(HasSubstr("split: shard"), HasSubstr("agree #"), HasSubstr("step")));
   });
 }
 
 TEST(Split, OverC10dSaysWhatToUse) {
-  test::run_ranks("c10d", 2, [](Communicator& world) {
+  test::run_ranks("c10d", 2, [](const comm::Link& world) {
     EXPECT_THAT(test::error_of([&] { world.split({0, 1}, "shard"); }),
                 AllOf(HasSubstr("[unsupported]"), HasSubstr("gloo or shm")));
   });
@@ -307,14 +311,14 @@ TEST(Split, OverC10dSaysWhatToUse) {
 
 TEST_P(Split, TheLogOfAGroupNamesItAndItsRanks) {
   testing::internal::CaptureStderr();
-  test::run_ranks(GetParam(), 4, [](Communicator& world) {
+  test::run_ranks(GetParam(), 4, [](const comm::Link& world) {
     const auto group = world.split(column_of(world.rank(), 2, 2), "replicate");
-    group->agree({.name = "step"})->wait();
-    world.agree({.name = "all have logs"})->wait();
+    group.job->barrier({.name = "step"});
+    world.job->barrier({.name = "all have logs"});
     if (world.rank() == 0) {
       comm::detail::print_collectives();
     }
-    world.agree({.name = "end"})->wait();
+    world.job->barrier({.name = "end"});
   });
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("rank 3 of 4 (" + GetParam() +
@@ -339,9 +343,9 @@ TEST(DeviceMesh, NamesItsAxesAndFindsEachRanksPlace) {
     EXPECT_EQ(mesh.shard().local_rank(), world.rank() % 3);
     EXPECT_EQ(mesh.shard().local_size(), 3);
     at::Tensor sum = at::full({1}, static_cast<double>(world.rank()));
-    mesh.shard().communicator().all_reduce(sum, {.name = "rows"});
+    mesh.shard().transport().all_reduce(sum, {.name = "rows"});
     EXPECT_EQ(sum.item<double>(), world.rank() < 3 ? 3 : 12);
-    mesh.replicate().communicator().all_reduce(sum, {.name = "columns"});
+    mesh.replicate().transport().all_reduce(sum, {.name = "columns"});
     EXPECT_EQ(sum.item<double>(), 15);
     world.barrier();
   });
@@ -359,7 +363,7 @@ TEST(DeviceMesh, HasAnyAxesInAnyOrderTheLastInnermost) {
     EXPECT_EQ(mesh.index("expert"), 0);
     const auto sum_along = [&](const char* axis) {
       at::Tensor sum = at::full({1}, static_cast<double>(world.rank()));
-      mesh.along(axis).communicator().all_reduce(sum, {.name = axis});
+      mesh.along(axis).transport().all_reduce(sum, {.name = axis});
       return static_cast<int>(sum.item<double>());
     };
     const int rank = world.rank();
@@ -395,13 +399,13 @@ TEST(DeviceMesh, NamesAreThereAndDistinct) {
 
 TEST(DeviceMesh, TrivialAxesAreTheWorldAndTheRankAlone) {
   for (const std::string transport : {"threads", "c10d"}) {
-    test::run_ranks(transport, 2, [](Communicator& group) {
-      const World world(group.shared_from_this(), group.rank(), 2);
+    test::run_ranks(transport, 2, [](const comm::Link& group) {
+      const World world(group, group.rank(), 2);
       const DeviceMesh full(world, 1, 2);
-      EXPECT_EQ(&full.shard().communicator(), &group);
+      EXPECT_EQ(&full.shard().job(), group.job.get());
       EXPECT_EQ(full.replicate().size(), 1);
       const DeviceMesh copies(world, 2, 1);
-      EXPECT_EQ(&copies.replicate().communicator(), &group);
+      EXPECT_EQ(&copies.replicate().job(), group.job.get());
       EXPECT_EQ(copies.shard().size(), 1);
       EXPECT_EQ(copies.index("replicate"), world.rank());
       copies.shard().barrier();

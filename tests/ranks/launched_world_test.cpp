@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "launch/launcher.hpp"
 
@@ -41,7 +41,7 @@ TEST(LaunchedWorld, MeetsOnTheSocketThatTheLauncherHandsOn) {
   EXPECT_EQ(world.size(), 3);
   EXPECT_EQ(world.local_size(), 3);
   at::Tensor sum = at::full({1}, static_cast<float>(world.rank()));
-  world.communicator().all_reduce(sum, {.name = "sum"});
+  world.transport().all_reduce(sum, {.name = "sum"});
   EXPECT_EQ(sum.item<float>(), 3);
 }
 
@@ -66,9 +66,9 @@ TEST(LaunchedWorld, WithoutALauncherOneProcessIsTheWorld) {
   const World world = init();
   EXPECT_EQ(world.rank(), 0);
   EXPECT_EQ(world.size(), 1);
-  EXPECT_EQ(world.communicator().transport(), "threads");
+  EXPECT_EQ(world.transport().traits().name, "threads");
   at::Tensor whole = at::zeros({3});
-  world.communicator().all_gather(whole, at::ones({3}), {.unit = 0})->wait();
+  world.transport().all_gather(whole, at::ones({3}), {.unit = 0})->wait();
   EXPECT_TRUE(whole.eq(1).all().item<bool>());
 }
 

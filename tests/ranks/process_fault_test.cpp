@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The same as communicator_fault_test.cpp between processes: what ranks tell when one disagrees,
+/// The same as transport_fault_test.cpp between processes: what ranks tell when one disagrees,
 /// fails, sleeps or ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/error_of.hpp"
@@ -29,7 +29,6 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using comm::Work;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -57,25 +56,29 @@ std::vector<test::ProcessResult> run_worlds(const std::string& transport, int si
 
 class Processes : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Transports, Processes, testing::Values("gloo", "shm"),
-                         [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, Processes,
+    testing::ValuesIn(test::transports({.ranks = {2, 3}, .recovers = true, .has_processes = true})),
+    [](const auto& tested) { return tested.param; });
 
 int code_of(ErrorCode code) { return 10 + static_cast<int>(code); }
 
 TEST_P(Processes, TwoAndThreeRanksGatherReduceAndShareMemory) {
   const auto results = run_worlds(GetParam(), 3, [](World world) {
-    Communicator& group = world.communicator();
-    EXPECT_EQ(group.transport(), GetParam());
+    const comm::Link& group = world.link();
+    EXPECT_EQ(group.transport->traits().name, GetParam());
     EXPECT_EQ(world.local_rank(), world.rank());
     at::Tensor dst = at::zeros({3 * 70001});
-    group.all_gather(dst, at::full({70001}, static_cast<float>(world.rank())), {.unit = 0})->wait();
+    group.transport
+        ->all_gather(dst, at::full({70001}, static_cast<float>(world.rank())), {.unit = 0})
+        ->wait();
     for (int r = 0; r < 3; ++r) {
       EXPECT_TRUE(dst.narrow(0, r * 70001, 70001).eq(r).all().item<bool>());
     }
     at::Tensor sum = at::zeros({70001});
-    group.reduce_scatter(sum, dst, {.divisor = 3}, {.unit = 0})->wait();
+    group.transport->reduce_scatter(sum, dst, {.divisor = 3}, {.unit = 0})->wait();
     EXPECT_TRUE(sum.eq(world.rank()).all().item<bool>());
-    const at::Tensor shared = group.shared_memory(1 << 20, {.name = "weights"});
+    const at::Tensor shared = group.transport->shared_memory(1 << 20, {.name = "weights"});
     ASSERT_TRUE(shared.defined());
     shared[world.rank()].fill_(world.rank() + 1);
     world.barrier();
@@ -91,7 +94,7 @@ TEST(Meeting, TheC10dTransportServesTheSameProgram) {
   const auto results = test::run_processes(2, "c10d", [](int) {
     World world = init({.transport = "c10d"});
     at::Tensor sum = at::full({3}, static_cast<float>(world.rank() + 1));
-    world.communicator().all_reduce(sum, {.name = "norm"});
+    world.transport().all_reduce(sum, {.name = "norm"});
     EXPECT_TRUE(sum.eq(3).all().item<bool>());
     world.barrier();
   });
@@ -102,7 +105,7 @@ TEST(Meeting, TheC10dTransportServesTheSameProgram) {
 
 TEST_P(Processes, Fault005_DifferentSizesEndBothRanksWithAnErrorNotAnAbort) {
   const auto results = run_worlds(GetParam(), 2, [](World world) {
-    gather(world.rank() == 0 ? 16 : 20, at::kFloat, 0, "fc")(world.communicator())->wait();
+    gather(world.rank() == 0 ? 16 : 20, at::kFloat, 0, "fc")(world.link())->wait();
   });
   for (const auto& result : results) {
     EXPECT_EQ(result.exit_code, code_of(ErrorCode::kMismatch)) << result.output;
@@ -113,7 +116,7 @@ TEST_P(Processes, Fault005_DifferentSizesEndBothRanksWithAnErrorNotAnAbort) {
 
 TEST_P(Processes, Fault006_DifferentDtypesEndBothRanksWithAnErrorNotMixedBits) {
   const auto results = run_worlds(GetParam(), 2, [](World world) {
-    gather(8, world.rank() == 0 ? at::kFloat : at::kInt, 0, "fc")(world.communicator())->wait();
+    gather(8, world.rank() == 0 ? at::kFloat : at::kInt, 0, "fc")(world.link())->wait();
   });
   for (const auto& result : results) {
     EXPECT_EQ(result.exit_code, code_of(ErrorCode::kMismatch)) << result.output;
@@ -127,7 +130,7 @@ TEST_P(Processes, ARankThatExitsEndsTheOthersWithinSeconds) {
     if (world.rank() == 1) {
       std::_Exit(3);
     }
-    gather(100000, at::kFloat, 5, "h.5")(world.communicator())->wait();
+    gather(100000, at::kFloat, 5, "h.5")(world.link())->wait();
   });
   EXPECT_EQ(results[1].exit_code, 3);
   for (const std::size_t rank : {0U, 2U}) {
@@ -142,7 +145,7 @@ TEST_P(Processes, ARankThatIsDoneEarlyIsSaidToHaveLeftNotToBeLost) {
     const World mine = std::move(world);
     const int calls = mine.rank() == 1 ? 2 : 3;
     for (int i = 0; i < calls; ++i) {
-      gather(8, at::kFloat, 5, "h.5")(mine.communicator())->wait();
+      gather(8, at::kFloat, 5, "h.5")(mine.link())->wait();
     }
   });
   EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
@@ -157,12 +160,12 @@ TEST_P(Processes, ARankThatIsDoneEarlyIsSaidToHaveLeftNotToBeLost) {
 TEST_P(Processes, Fault009_ASleepingRankIsNamedByAllOthers) {
   const auto results = run_worlds(GetParam(), 3, [](World world) {
     world.barrier();
-    world.communicator().set_timeout(milliseconds(800));
+    world.job().set_timeout(milliseconds(800));
     if (world.rank() == 2) {
       std::this_thread::sleep_for(seconds(4));
       std::_Exit(0);
     }
-    gather(8, at::kFloat, 5, "h.5")(world.communicator())->wait();
+    gather(8, at::kFloat, 5, "h.5")(world.link())->wait();
   });
   for (const std::size_t rank : {0U, 1U}) {
     EXPECT_THAT(results[rank].exit_code,
@@ -192,49 +195,48 @@ TEST_P(Processes, ARankThatEndsByAnExceptionIsTheFirstFailureOfTheOthers) {
 
 TEST(Meeting, Fault132_ARankThatGoesOnWhenAllHaveLeftSaysSo) {
   // Its sends meet closed sockets: SIGPIPE, at its default, would end it without a word.
-  const auto results =
-      test::run_processes(2, "late",
-                          [](int rank) {
-                            ::signal(SIGPIPE, SIG_DFL);
-                            try {
-                              const World world = init({.transport = "gloo"});
-                              std::vector<std::unique_ptr<Work>> works;
-                              std::vector<at::Tensor> wholes;
-                              const at::Tensor slice = at::ones({5000});
-                              const auto start = [&] {
-                                wholes.push_back(at::empty({10000}));
-                                works.push_back(world.communicator().all_gather(
-                                    wholes.back(), slice, {.name = "late"}));
-                              };
-                              world.barrier();
-                              // Sends that the peer is ready for only after this process has
-                              // stopped.
-                              for (int i = 0; i < 4 && rank == 0; ++i) {
-                                start();
-                              }
-                              if (rank == 0) {
-                                const pid_t stopped = ::getpid();
-                                if (::fork() == 0) {
-                                  ::sleep(4);
-                                  ::kill(stopped, SIGCONT);
-                                  std::_Exit(0);
-                                }
-                                ::raise(SIGSTOP);
-                              }
-                              ::usleep(rank == 1 ? 300000 : 0);
-                              for (int i = 0; i < 4 && rank == 1; ++i) {
-                                start();
-                              }
-                              for (const auto& work : works) {
-                                work->wait();
-                              }
-                            } catch (const Error& error) {
-                              std::fprintf(stderr, "%s\n", error.what());
-                              std::fflush(nullptr);
-                              std::_Exit(10 + static_cast<int>(error.code()));
-                            }
-                          },
-                          {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1"}}});
+  const auto results = test::run_processes(
+      2, "late",
+      [](int rank) {
+        ::signal(SIGPIPE, SIG_DFL);
+        try {
+          const World world = init({.transport = "gloo"});
+          std::vector<std::unique_ptr<Work>> works;
+          std::vector<at::Tensor> wholes;
+          const at::Tensor slice = at::ones({5000});
+          const auto start = [&] {
+            wholes.push_back(at::empty({10000}));
+            works.push_back(world.transport().all_gather(wholes.back(), slice, {.name = "late"}));
+          };
+          world.barrier();
+          // Sends that the peer is ready for only after this process has
+          // stopped.
+          for (int i = 0; i < 4 && rank == 0; ++i) {
+            start();
+          }
+          if (rank == 0) {
+            const pid_t stopped = ::getpid();
+            if (::fork() == 0) {
+              ::sleep(4);
+              ::kill(stopped, SIGCONT);
+              std::_Exit(0);
+            }
+            ::raise(SIGSTOP);
+          }
+          ::usleep(rank == 1 ? 300000 : 0);
+          for (int i = 0; i < 4 && rank == 1; ++i) {
+            start();
+          }
+          for (const auto& work : works) {
+            work->wait();
+          }
+        } catch (const Error& error) {
+          std::fprintf(stderr, "%s\n", error.what());
+          std::fflush(nullptr);
+          std::_Exit(10 + static_cast<int>(error.code()));
+        }
+      },
+      {.limit = seconds(20), .environment = {{"FSDP_TIMEOUT", "1"}}});
   EXPECT_EQ(results[1].exit_code, code_of(ErrorCode::kTimeout)) << results[1].output;
   EXPECT_THAT(results[0].exit_code,
               testing::AnyOf(code_of(ErrorCode::kTimeout), code_of(ErrorCode::kPeerFailed)))
@@ -243,10 +245,10 @@ TEST(Meeting, Fault132_ARankThatGoesOnWhenAllHaveLeftSaysSo) {
 }
 
 /// The process of a rank. @collective
-pid_t process_of(Communicator& group, int rank) {
+pid_t process_of(const comm::Link& group, int rank) {
   at::Tensor all = at::zeros({group.size()}, at::kLong);
   const at::Tensor own = at::full({1}, static_cast<std::int64_t>(::getpid()), at::kLong);
-  group.all_gather(all, own, {.name = "processes"})->wait();
+  group.transport->all_gather(all, own, {.name = "processes"})->wait();
   return static_cast<pid_t>(all[rank].item<std::int64_t>());
 }
 
@@ -259,7 +261,7 @@ bool stands_still(pid_t process) {
 /// Over gloo, rank 0 serves the store by which they meet again.
 TEST_P(Processes, RanksRecoverWithRankZeroThatStoodStill) {
   const auto results = run_worlds(GetParam(), 2, [](World world) {
-    Communicator& group = world.communicator();
+    const comm::Link& group = world.link();
     const pid_t first = process_of(group, 0);
     std::future<void> waking;
     if (world.rank() == 0) {
@@ -268,17 +270,17 @@ TEST_P(Processes, RanksRecoverWithRankZeroThatStoodStill) {
       while (!stands_still(first)) {
         std::this_thread::sleep_for(milliseconds(5));
       }
-      group.set_timeout(milliseconds(300));
+      group.job->set_timeout(milliseconds(300));
     }
     EXPECT_NE(test::error_of([&] { world.barrier(); }), "no error");
     if (world.rank() == 1) {
-      group.set_timeout(seconds(20));
+      group.job->set_timeout(seconds(20));
       waking = std::async(std::launch::async, [first] {
         std::this_thread::sleep_for(milliseconds(1500));
         ::kill(first, SIGCONT);
       });
     }
-    group.recover();
+    group.job->recover();
     world.barrier();
   });
   for (const auto& result : results) {

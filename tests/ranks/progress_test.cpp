@@ -15,14 +15,13 @@
 
 #include "comm/gloo/progress.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/error_of.hpp"
 
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using comm::detail::Clock;
 using comm::detail::kNoDeadline;
 using comm::detail::Progress;
@@ -102,17 +101,17 @@ TEST(Progress, StopsForGood) {
 
 // ---- two levels ---------------------------------------------------------------------------------
 
-using Start = std::function<std::unique_ptr<comm::Work>(Communicator&)>;
+using Start = std::function<std::unique_ptr<comm::Work>(const comm::Link&)>;
 
 /// Every rank starts the collective; then one rank waits, and the others do nothing until it is
 /// through. It needs data that its own host and the other one make of theirs.
-void expect_progress(const Start& start, const std::function<void(Communicator&)>& check) {
+void expect_progress(const Start& start, const std::function<void(const comm::Link&)>& check) {
   constexpr int kRanks = 4;
   for (int waiter = 0; waiter < kRanks; ++waiter) {
     std::promise<void> has_waited;
     const std::shared_future<void> waited = has_waited.get_future().share();
-    test::run_ranks("shm+gloo", kRanks, [&](Communicator& group) {
-      group.set_timeout(seconds(10));
+    test::run_ranks("shm+gloo", kRanks, [&](const comm::Link& group) {
+      group.job->set_timeout(seconds(10));
       const auto work = start(group);
       if (group.rank() == waiter) {
         const std::string text = test::error_of([&] { work->wait(); });
@@ -132,13 +131,13 @@ constexpr std::int64_t kCount = 300'007;  // several pieces of staging
 TEST(TwoLevels, Fault092_AGatherGoesOnWhileTheOthersCompute) {
   std::vector<at::Tensor> all(4);
   expect_progress(
-      [&](Communicator& group) {
+      [&](const comm::Link& group) {
         const auto rank = static_cast<std::size_t>(group.rank());
         all[rank] = at::full({4 * kCount}, -1.0F);
-        return group.all_gather(all[rank], at::full({kCount}, 1.0 + group.rank(), at::kFloat),
-                                {.unit = 3});
+        return group.transport->all_gather(
+            all[rank], at::full({kCount}, 1.0 + group.rank(), at::kFloat), {.unit = 3});
       },
-      [&](Communicator& group) {
+      [&](const comm::Link& group) {
         const at::Tensor& mine = all[static_cast<std::size_t>(group.rank())];
         EXPECT_EQ(mine.view({4, kCount}).select(1, kCount - 1).sum().item<float>(), 10);
         EXPECT_EQ(mine.min().item<float>(), 1);
@@ -148,13 +147,13 @@ TEST(TwoLevels, Fault092_AGatherGoesOnWhileTheOthersCompute) {
 TEST(TwoLevels, Fault092_AReductionGoesOnWhileTheOthersCompute) {
   std::vector<at::Tensor> sums(4);
   expect_progress(
-      [&](Communicator& group) {
+      [&](const comm::Link& group) {
         const auto rank = static_cast<std::size_t>(group.rank());
         sums[rank] = at::zeros({kCount});
-        return group.reduce_scatter(
+        return group.transport->reduce_scatter(
             sums[rank], at::full({4 * kCount}, 1.0 + group.rank(), at::kFloat), {}, {.unit = 3});
       },
-      [&](Communicator& group) {
+      [&](const comm::Link& group) {
         EXPECT_TRUE(sums[static_cast<std::size_t>(group.rank())].eq(10).all().item<bool>());
       });
 }
@@ -162,43 +161,43 @@ TEST(TwoLevels, Fault092_AReductionGoesOnWhileTheOthersCompute) {
 TEST(TwoLevels, Fault092_ABroadcastGoesOnWhileTheOthersCompute) {
   std::vector<at::Tensor> buffers(4);
   expect_progress(
-      [&](Communicator& group) {
+      [&](const comm::Link& group) {
         const auto rank = static_cast<std::size_t>(group.rank());
         buffers[rank] = at::full({kCount}, static_cast<float>(rank));
-        return group.broadcast(buffers[rank], /*root=*/1, {.name = "start"});
+        return group.transport->broadcast(buffers[rank], /*root=*/1, {.name = "start"});
       },
-      [&](Communicator& group) {
+      [&](const comm::Link& group) {
         EXPECT_TRUE(buffers[static_cast<std::size_t>(group.rank())].eq(1).all().item<bool>());
       });
 }
 
 TEST(TwoLevels, APassedTimeOutEndsNothingThatNobodyWaitsFor) {
-  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
-    group.set_timeout(std::chrono::milliseconds(300));
+  test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
+    group.job->set_timeout(std::chrono::milliseconds(300));
     at::Tensor sum = at::zeros({kCount});
     if (group.rank() == 3) {
       std::this_thread::sleep_for(seconds(1));
     }
-    const auto work = group.reduce_scatter(sum, at::ones({4 * kCount}), {}, {.unit = 1});
+    const auto work = group.transport->reduce_scatter(sum, at::ones({4 * kCount}), {}, {.unit = 1});
     if (group.rank() != 3) {
       std::this_thread::sleep_for(seconds(1));
     }
-    group.set_timeout(seconds(10));
+    group.job->set_timeout(seconds(10));
     work->wait();
     EXPECT_TRUE(sum.eq(4).all().item<bool>());
   });
 }
 
 TEST(TwoLevels, GroupsOfAHostWorkWhileTheProgressThreadDoes) {
-  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
+  test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
     const auto host = group.split(group.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "host");
     for (int round = 0; round < 20; ++round) {
       // Private memory: both go through staging, piece by piece.
       at::Tensor all = at::zeros({4 * kCount});
       at::Tensor of_host = at::zeros({2 * kCount});
       const at::Tensor mine = at::full({kCount}, static_cast<float>(10 * round + group.rank()));
-      const auto between = group.all_gather(all, mine, {.unit = round});
-      host->all_gather(of_host, -mine, {.unit = round})->wait();
+      const auto between = group.transport->all_gather(all, mine, {.unit = round});
+      host.transport->all_gather(of_host, -mine, {.unit = round})->wait();
       between->wait();
       const int first = group.rank() / 2 * 2;
       for (int rank = 0; rank < 4; ++rank) {

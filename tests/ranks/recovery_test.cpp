@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/error_of.hpp"
@@ -19,18 +19,17 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-std::unique_ptr<comm::Work> start_gather(Communicator& group, const at::Tensor& dst) {
-  return group.all_gather(dst, at::full({4}, static_cast<float>(group.rank())),
-                          {.unit = 7, .name = "h.7"});
+std::unique_ptr<comm::Work> start_gather(const comm::Link& group, const at::Tensor& dst) {
+  return group.transport->all_gather(dst, at::full({4}, static_cast<float>(group.rank())),
+                                     {.unit = 7, .name = "h.7"});
 }
 
-void expect_usable(Communicator& group, std::uint64_t generation) {
-  EXPECT_EQ(group.generation(), generation);
+void expect_usable(const comm::Link& group, std::uint64_t generation) {
+  EXPECT_EQ(group.job->generation(), generation);
   for (int i = 0; i < 3; ++i) {
     at::Tensor dst = at::full({4 * group.size()}, -1.0F);
     start_gather(group, dst)->wait();
@@ -38,7 +37,7 @@ void expect_usable(Communicator& group, std::uint64_t generation) {
       EXPECT_TRUE(dst.narrow(0, r * 4, 4).eq(r).all().item<bool>());
     }
     at::Tensor sum = at::zeros({4});
-    group.reduce_scatter(sum, dst, {}, {.unit = 7, .name = "h.7"})->wait();
+    group.transport->reduce_scatter(sum, dst, {}, {.unit = 7, .name = "h.7"})->wait();
     EXPECT_TRUE(sum.eq(group.rank() * group.size()).all().item<bool>());
   }
 }
@@ -46,26 +45,26 @@ void expect_usable(Communicator& group, std::uint64_t generation) {
 class Recovery : public testing::TestWithParam<std::string> {};
 
 TEST_P(Recovery, Fault008_ATimeOutHealsWhenAllRanksRecover) {
-  test::run_ranks(GetParam(), 3, [](Communicator& group) {
-    group.reserve_staging(48, 1);
-    group.agree({.name = "warm-up"})->wait();
-    group.set_timeout(milliseconds(400));
+  test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
+    group.transport->reserve_staging(48, 1);
+    group.job->barrier({.name = "warm-up"});
+    group.job->set_timeout(milliseconds(400));
     if (group.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(900));
     } else {
       at::Tensor dst = at::zeros({12});
       EXPECT_THAT(test::error_of([&] { start_gather(group, dst)->wait(); }), HasSubstr("1"));
     }
-    group.set_timeout(seconds(10));
-    group.recover();
+    group.job->set_timeout(seconds(10));
+    group.job->recover();
     expect_usable(group, 1);
   });
 }
 
 TEST_P(Recovery, Fault008_ARankThatRecoversEndsTheOthersWaitsAtOnce) {
-  test::run_ranks(GetParam(), 3, [](Communicator& group) {
-    group.agree({.name = "warm-up"})->wait();
-    group.set_timeout(seconds(30));
+  test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
+    group.job->barrier({.name = "warm-up"});
+    group.job->set_timeout(seconds(30));
     if (group.rank() != 1) {
       at::Tensor dst = at::zeros({12});
       const auto start = std::chrono::steady_clock::now();
@@ -75,17 +74,17 @@ TEST_P(Recovery, Fault008_ARankThatRecoversEndsTheOthersWaitsAtOnce) {
       EXPECT_THAT(text, HasSubstr("it called recover()"));
       EXPECT_THAT(text, HasSubstr("\"h.7\""));
     }
-    group.recover();
+    group.job->recover();
     expect_usable(group, 1);
   });
 }
 
 TEST_P(Recovery, Fault009_APublishedFailureIsTheFirstCauseOnAllRanks) {
-  test::run_ranks(GetParam(), 3, [](Communicator& group) {
-    group.agree({.name = "warm-up"})->wait();
-    group.set_timeout(seconds(30));
+  test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
+    group.job->barrier({.name = "warm-up"});
+    group.job->set_timeout(seconds(30));
     if (group.rank() == 2) {
-      group.publish_failure("batch 17 cannot be read");
+      group.job->publish_failure("batch 17 cannot be read");
     }
     for (int i = 0; i < 2; ++i) {
       if (group.rank() != 2) {
@@ -94,37 +93,37 @@ TEST_P(Recovery, Fault009_APublishedFailureIsTheFirstCauseOnAllRanks) {
                     HasSubstr("batch 17 cannot be read"));
       }
     }
-    group.recover();
+    group.job->recover();
     expect_usable(group, 1);
   });
 }
 
 TEST_P(Recovery, ARankThatDoesNotRecoverIsNamed) {
-  test::run_ranks(GetParam(), 3, [](Communicator& group) {
-    group.agree({.name = "warm-up"})->wait();
+  test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
+    group.job->barrier({.name = "warm-up"});
     if (group.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(1500));
     } else {
-      group.set_timeout(milliseconds(500));
-      EXPECT_THAT(test::error_of([&] { group.recover(); }), HasSubstr("missing: 1"));
+      group.job->set_timeout(milliseconds(500));
+      EXPECT_THAT(test::error_of([&] { group.job->recover(); }), HasSubstr("missing: 1"));
       std::this_thread::sleep_for(milliseconds(1000));
     }
-    group.set_timeout(seconds(10));
-    group.recover();
+    group.job->set_timeout(seconds(10));
+    group.job->recover();
     expect_usable(group, 1);
   });
 }
 
 TEST_P(Recovery, WorkFromBeforeIsVoid) {
-  test::run_ranks(GetParam(), 3, [](Communicator& group) {
-    group.agree({.name = "warm-up"})->wait();
+  test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
+    group.job->barrier({.name = "warm-up"});
     at::Tensor old = at::full({12}, 5.0F);
     std::unique_ptr<comm::Work> first, second;
     if (group.rank() != 2) {
       first = start_gather(group, old);
       second = start_gather(group, old);
     }
-    group.recover();
+    group.job->recover();
     if (first) {
       EXPECT_NE(test::error_of([&] { first->wait(); }), "no error");
     }
@@ -135,20 +134,21 @@ TEST_P(Recovery, WorkFromBeforeIsVoid) {
 }
 
 TEST_P(Recovery, ManyRecoveriesLeaveTheGroupUsable) {
-  test::run_ranks(GetParam(), 2, [](Communicator& group) {
+  test::run_ranks(GetParam(), 2, [](const comm::Link& group) {
     for (std::uint64_t generation = 1; generation <= 5; ++generation) {
-      group.recover();
+      group.job->recover();
       expect_usable(group, generation);
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Recovery, testing::Values("threads", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Transports, Recovery,
+                         testing::ValuesIn(test::transports({.ranks = {2, 3}, .recovers = true})),
                          [](const auto& tested) { return tested.param; });
 
 TEST(Recovery, IsRefusedWhereTheBackendBelongsToTheCaller) {
-  test::run_ranks("c10d", 2, [](Communicator& group) {
-    EXPECT_THAT(test::error_of([&] { group.recover(); }), HasSubstr("cannot connect again"));
+  test::run_ranks("c10d", 2, [](const comm::Link& group) {
+    EXPECT_THAT(test::error_of([&] { group.job->recover(); }), HasSubstr("cannot connect again"));
   });
 }
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "net/network.hpp"
 #include "support/processes.hpp"
@@ -33,7 +33,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 void meet_and_add(const std::string& transport = "auto") {
   const World world = init({.transport = transport});
   at::Tensor sum = at::full({1}, static_cast<float>(world.rank() + 1));
-  world.communicator().all_reduce(sum, {.name = "sum"});
+  world.transport().all_reduce(sum, {.name = "sum"});
   const auto size = static_cast<float>(world.size());
   EXPECT_EQ(sum.item<float>(), size * (size + 1) / 2);
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "support/error_of.hpp"
 #include "support/processes.hpp"
@@ -23,7 +23,6 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::error_of;
@@ -41,7 +40,7 @@ std::vector<test::ProcessResult> meet_as_hosts(const std::string& name, const st
                                }
                                try {
                                  const World world = init({.transport = wish});
-                                 EXPECT_EQ(world.communicator().transport(), expected);
+                                 EXPECT_EQ(world.transport().traits().name, expected);
                                  world.barrier();
                                } catch (const Error& error) {
                                  EXPECT_EQ(error.text(), expected);
@@ -76,11 +75,11 @@ TEST(SharedMemory, TooLittleIsOneErrorOnAllRanksAndTheGroupGoesOn) {
     limit.rlim_cur = 1 << 20;
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const std::string text =
-        error_of([&] { world.communicator().shared_memory(5 << 20, {.name = "weights"}); });
+        error_of([&] { world.transport().shared_memory(5 << 20, {.name = "weights"}); });
     EXPECT_THAT(text, AllOf(HasSubstr("\"weights\": rank 0 "), HasSubstr("5246976 bytes"),
                             HasSubstr("1048576 bytes")));
-    EXPECT_THAT(error_of([&] { world.communicator().buffer(5 << 20); }), HasSubstr("[i/o]"));
-    EXPECT_EQ(world.communicator().shared_memory(1000, {.name = "less"}).numel(), 1000);
+    EXPECT_THAT(error_of([&] { world.transport().buffer(5 << 20); }), HasSubstr("[i/o]"));
+    EXPECT_EQ(world.transport().shared_memory(1000, {.name = "less"}).numel(), 1000);
   });
   for (const auto& result : results) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -111,16 +110,16 @@ TEST(SharedMemory, ARankThatIsKilledEndsTheOthersWhileTheyRead) {
             ::kill(::getpid(), SIGKILL);
           }).detach();
         }
-        Communicator& group = world.communicator();
-        const at::Tensor source = group.buffer(3 << 20).view(at::kFloat);
+        const comm::Link& group = world.link();
+        const at::Tensor source = group.transport->buffer(3 << 20).view(at::kFloat);
         at::Tensor sum = at::zeros({1 << 18});
         const std::string text = error_of([&] {
           for (;;) {
-            group.reduce_scatter(sum, source, {}, {.unit = 3, .name = "h.3"})->wait();
+            group.transport->reduce_scatter(sum, source, {}, {.unit = 3, .name = "h.3"})->wait();
           }
         });
         EXPECT_THAT(text, AllOf(HasSubstr("h.3"), HasSubstr("rank 1")));
-        EXPECT_THAT(error_of([&] { group.recover(); }), HasSubstr("cannot come back"));
+        EXPECT_THAT(error_of([&] { group.job->recover(); }), HasSubstr("cannot come back"));
       },
       {.limit = seconds(40), .environment = {{"FSDP_TIMEOUT", "20"}}});
   EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);
@@ -146,13 +145,13 @@ TEST(SharedMemory, Fault009_ARankThatIsKilledBeforeItsDataAreOpenedIsNamed) {
       3, "unopened",
       [](int rank) {
         const World world = init({.transport = "shm"});
-        Communicator& group = world.communicator();
+        const comm::Link& group = world.link();
         at::Tensor processes = at::zeros({3}, at::kLong);
         const at::Tensor mine = at::full({1}, static_cast<std::int64_t>(::getpid()), at::kLong);
-        group.all_gather(processes, mine, {.name = "processes"})->wait();
-        const at::Tensor source = group.buffer(1 << 20).view(at::kFloat);
+        group.transport->all_gather(processes, mine, {.name = "processes"})->wait();
+        const at::Tensor source = group.transport->buffer(1 << 20).view(at::kFloat);
         at::Tensor all = at::zeros({3 << 18});
-        const auto work = group.all_gather(all, source, {.unit = 3, .name = "h.3"});
+        const auto work = group.transport->all_gather(all, source, {.unit = 3, .name = "h.3"});
         if (rank == 1) {
           std::raise(SIGKILL);
         }

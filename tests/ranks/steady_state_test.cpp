@@ -10,7 +10,7 @@
 #include <string>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "ranks/transport_harness.hpp"
 
 namespace fsdp {
@@ -32,44 +32,46 @@ class AllocationCounter : public c10::MemoryReportingInfoBase {
 class SteadyState : public testing::TestWithParam<std::string> {};
 
 TEST_P(SteadyState, ReservedCollectivesAllocateNoTensorMemory) {
-  test::run_ranks(GetParam(), 3, [](comm::Communicator& group) {
+  test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
     constexpr std::int64_t kCount = 4099;
     constexpr int kInFlight = 2;
     at::Tensor whole = at::ones({kCount * 3});
     at::Tensor slice = at::ones({kCount});
     at::Tensor sums[kInFlight] = {at::zeros({kCount}), at::zeros({kCount})};
     const std::int64_t reserved =
-        group.reserve_staging(static_cast<std::int64_t>(whole.nbytes()), kInFlight);
+        group.transport->reserve_staging(static_cast<std::int64_t>(whole.nbytes()), kInFlight);
     // Over shared memory, one staging area of fixed size serves all.
-    EXPECT_EQ(reserved, group.transport() == "gloo"  ? kInFlight * 2 * kCount * 4
-                        : group.transport() == "shm" ? 512 * 1024
-                                                     : 0);
+    EXPECT_EQ(reserved, group.transport->traits().name == "gloo"  ? kInFlight * 2 * kCount * 4
+                        : group.transport->traits().name == "shm" ? 512 * 1024
+                                                                  : 0);
     const auto counter = std::make_shared<AllocationCounter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
     for (int step = 0; step < 5; ++step) {
-      auto first = group.reduce_scatter(sums[0], whole, {.divisor = 3}, {.unit = 0});
-      auto second = group.reduce_scatter(sums[1], whole, {.accumulate = true}, {.unit = 1});
+      auto first = group.transport->reduce_scatter(sums[0], whole, {.divisor = 3}, {.unit = 0});
+      auto second =
+          group.transport->reduce_scatter(sums[1], whole, {.accumulate = true}, {.unit = 1});
       first->wait();
       second->wait();
-      group.all_gather(whole, slice, {.unit = 0})->wait();
-      group.broadcast(slice, 0, {.unit = 0})->wait();
-      group.agree({.name = "step"})->wait();
+      group.transport->all_gather(whole, slice, {.unit = 0})->wait();
+      group.transport->broadcast(slice, 0, {.unit = 0})->wait();
+      group.job->barrier({.name = "step"});
     }
     EXPECT_EQ(counter->bytes(), 0);
-    EXPECT_EQ(group.reserve_staging(static_cast<std::int64_t>(whole.nbytes()), kInFlight),
-              reserved);
+    EXPECT_EQ(
+        group.transport->reserve_staging(static_cast<std::int64_t>(whole.nbytes()), kInFlight),
+        reserved);
   });
 }
 
 TEST_P(SteadyState, MoreInFlightThanReservedStillWorks) {
-  test::run_ranks(GetParam(), 2, [](comm::Communicator& group) {
-    group.reserve_staging(64, 1);
+  test::run_ranks(GetParam(), 2, [](const comm::Link& group) {
+    group.transport->reserve_staging(64, 1);
     std::vector<at::Tensor> sums;
     std::vector<std::unique_ptr<comm::Work>> works;
     const at::Tensor source = at::ones({2 * 1000});
     for (int i = 0; i < 5; ++i) {
       sums.push_back(at::zeros({1000}));
-      works.push_back(group.reduce_scatter(sums.back(), source, {}, {.unit = i}));
+      works.push_back(group.transport->reduce_scatter(sums.back(), source, {}, {.unit = i}));
     }
     for (auto& work : works) {
       work->wait();
@@ -80,7 +82,8 @@ TEST_P(SteadyState, MoreInFlightThanReservedStillWorks) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, SteadyState, testing::Values("threads", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Transports, SteadyState,
+                         testing::ValuesIn(test::transports({.ranks = {2, 3}, .recovers = true})),
                          [](const auto& tested) { return tested.param; });
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/transport_harness.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -9,13 +10,10 @@
 #include <vector>
 
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/gloo/gloo.hpp"
-#include "comm/shm/shm.hpp"
-#include "comm/two_level/two_level.hpp"
-#include "fsdp/comm/c10d.hpp"
+#include "comm/join/site.hpp"
+#include "comm/transport_table.hpp"
 #include "fsdp/comm/world.hpp"
 
 namespace fsdp::test {
@@ -23,32 +21,48 @@ namespace {
 
 constexpr std::chrono::milliseconds kTimeout{20000};
 
-std::shared_ptr<comm::Communicator> connect(const std::string& transport,
-                                            const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                            int size) {
-  const comm::GlooOptions options{
-      .rank = rank, .size = size, .master_addr = "127.0.0.1", .timeout = kTimeout};
-  if (transport == "c10d") {
-    auto communicator = comm::make_c10d_communicator(comm::connect_gloo(store, options), kTimeout);
-    // A rank that ends at once closes connections that others are still making.
-    communicator->agree({.name = "init"})->wait();
-    return communicator;
+/// Before the ranks meet: all on one host, or as many hosts as shm+gloo needs.
+comm::detail::Site site_of(const std::string& transport, c10::intrusive_ptr<c10d::Store> store,
+                           int rank, int size) {
+  const int locals = transport != "shm+gloo" ? size : size % 3 == 0 ? 3 : 2;
+  std::vector<std::string> hosts;
+  for (int r = 0; r < size; ++r) {
+    hosts.push_back("host " + std::to_string(r / locals));
   }
-  if (transport == "shm") {
-    return comm::make_shm_communicator(
-        {.store = store, .rank = rank, .size = size, .timeout = kTimeout});
+  return {{.rank = rank, .size = size},
+          {.store = std::move(store), .master_address = "127.0.0.1"},
+          transport,
+          kTimeout,
+          std::move(hosts)};
+}
+
+bool serves(const comm::detail::TransportRow& row, const Needs& needs) {
+  const comm::Traits& traits = row.info.traits;
+  const bool is_threads = traits.name == "threads";
+  if (!row.info.not_built.empty() || (needs.splits && !traits.can_split) ||
+      (needs.recovers && !traits.can_recover) || (needs.has_processes && is_threads)) {
+    return false;
   }
-  if (transport == "shm+gloo") {
-    return comm::make_two_level_communicator(store, options, size % 3 == 0 ? 3 : 2);
-  }
-  return comm::make_gloo_communicator(store, options);
+  return is_threads || std::ranges::none_of(needs.ranks, [&](int size) {
+           return row.cannot_run(site_of(traits.name, {}, 0, size)).has_value();
+         });
 }
 
 }  // namespace
 
+std::vector<std::string> transports(const Needs& needs) {
+  std::vector<std::string> names;
+  for (const comm::detail::TransportRow& row : comm::detail::transport_table()) {
+    if (serves(row, needs)) {
+      names.push_back(row.info.traits.name);
+    }
+  }
+  return names;
+}
+
 void run_ranks(const std::string& transport, int size, const RankBody& body) {
   if (transport == "threads") {
-    run_threads(size, [&](World world) { body(world.communicator()); });
+    run_threads(size, [&](World world) { body(world.link()); });
     return;
   }
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
@@ -58,8 +72,7 @@ void run_ranks(const std::string& transport, int size, const RankBody& body) {
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto communicator = connect(transport, store, rank, size);
-        body(*communicator);
+        body(comm::detail::find_row(transport).make(site_of(transport, store, rank, size)));
       } catch (...) {
         std::lock_guard lock(mutex);
         failure = failure ? failure : std::current_exception();
@@ -75,16 +88,17 @@ void run_ranks(const std::string& transport, int size, const RankBody& body) {
 }
 
 Start gather(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
-  return [=](comm::Communicator& group) {
-    return group.all_gather(at::zeros({count * group.size()}, dtype), at::zeros({count}, dtype),
-                            {.unit = unit, .name = name});
+  return [=](const comm::Link& group) {
+    return group.transport->all_gather(at::zeros({count * group.size()}, dtype),
+                                       at::zeros({count}, dtype), {.unit = unit, .name = name});
   };
 }
 
 Start reduce(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
-  return [=](comm::Communicator& group) {
-    return group.reduce_scatter(at::zeros({count}, dtype), at::zeros({count * group.size()}, dtype),
-                                {}, {.unit = unit, .name = name});
+  return [=](const comm::Link& group) {
+    return group.transport->reduce_scatter(at::zeros({count}, dtype),
+                                           at::zeros({count * group.size()}, dtype), {},
+                                           {.unit = unit, .name = name});
   };
 }
 

@@ -7,14 +7,27 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::test {
 
-using RankBody = std::function<void(comm::Communicator&)>;
+using RankBody = std::function<void(const comm::Link&)>;
+
+/// What a suite needs of a transport.
+struct Needs {
+  std::vector<int> ranks;      ///< all numbers of ranks that the suite runs
+  bool splits = false;         ///< Traits::can_split
+  bool recovers = false;       ///< Traits::can_recover
+  bool has_processes = false;  ///< the ranks are processes that call init()
+};
+
+/// The names of the transports in the table that serve; those that this build is without are left
+/// out.
+std::vector<std::string> transports(const Needs& needs);
 
 /// Runs `body` for each rank on its own thread; gloo and c10d connect over real sockets and meet in
 /// a HashStore; shm+gloo takes each two ranks for a host, each three where that divides. Rethrows
@@ -22,7 +35,7 @@ using RankBody = std::function<void(comm::Communicator&)>;
 void run_ranks(const std::string& transport, int size, const RankBody& body);
 
 /// Starts a collective of zeros.
-using Start = std::function<std::unique_ptr<comm::Work>(comm::Communicator&)>;
+using Start = std::function<std::unique_ptr<comm::Work>(const comm::Link&)>;
 
 /// An all-gather of `count` elements a rank.
 Start gather(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name);

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "support/command.hpp"
 
@@ -104,7 +104,7 @@ TEST(TwoHosts, Fault125_AHostNameThatMeansLoopbackDoesNotMisleadTheOthers) {
   if (std::getenv(kBodyVariable) != nullptr) {
     const World world = init();
     at::Tensor sum = at::full({1}, static_cast<float>(world.rank() + 1));
-    world.communicator().all_reduce(sum, {.name = "sum"});
+    world.transport().all_reduce(sum, {.name = "sum"});
     EXPECT_EQ(sum.item<float>(), 3);
     return;
   }
@@ -163,7 +163,7 @@ std::int64_t await_bytes(std::int64_t total) {
 void expect_crossings(const World& world, int times) {
   constexpr std::int64_t kNumel = 1 << 20;
   constexpr std::int64_t kBytes = 4 * kNumel;
-  comm::Communicator& group = world.communicator();
+  const comm::Link& group = world.link();
   const at::Tensor slice = at::full({kNumel}, static_cast<float>(world.rank()));
   at::Tensor all = at::zeros({4 * kNumel});
   at::Tensor sum = at::zeros({kNumel});
@@ -173,18 +173,19 @@ void expect_crossings(const World& world, int times) {
     EXPECT_GE(crossings, times) << what;
     EXPECT_LE(crossings, times * 1.1) << what;
   };
-  expect("all-gather", 2, bytes_of(world, [&] { group.all_gather(all, slice, {})->wait(); }));
+  expect("all-gather", 2,
+         bytes_of(world, [&] { group.transport->all_gather(all, slice, {})->wait(); }));
   EXPECT_EQ(all.sum().item<float>(), 6 * kNumel);
   expect("reduce-scatter", 2, bytes_of(world, [&] {
            const std::int64_t before = received_bytes();
            world.barrier();
-           const auto work = group.reduce_scatter(sum, all, {}, {});
+           const auto work = group.transport->reduce_scatter(sum, all, {}, {});
            EXPECT_EQ(await_bytes(before + 2 * times * kBytes), 0) << "crossed before wait()";
            work->wait();
          }));
   EXPECT_TRUE(sum.eq(4 * world.rank()).all().item<bool>());
-  const std::int64_t broadcast =
-      bytes_of(world, [&] { group.broadcast(sum, /*root=*/1, {.name = "start"})->wait(); });
+  const std::int64_t broadcast = bytes_of(
+      world, [&] { group.transport->broadcast(sum, /*root=*/1, {.name = "start"})->wait(); });
   if (world.rank() >= 2) {
     expect("broadcast", 1, broadcast);
   }
@@ -195,8 +196,8 @@ TEST(TwoHosts, EachByteCrossesFromHostToHostOnce) {
   if (std::getenv(kBodyVariable) != nullptr) {
     const World world = init({.transport = std::getenv(kTransportVariable)});
     // Over gloo alone each slice goes to both ranks of the other host: so much for the counters.
-    expect_crossings(world, world.communicator().transport() == "gloo" ? 2 : 1);
-    std::printf("transport %s\n", world.communicator().transport().c_str());
+    expect_crossings(world, world.transport().traits().name == "gloo" ? 2 : 1);
+    std::printf("transport %s\n", world.transport().traits().name.c_str());
     return;
   }
   if (::geteuid() != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Shared memory inside a host, Gloo between hosts: the order of its sums, who uses it, and what
-/// its two levels tell each other. The contract is in communicator_contract_test.cpp, groups in
+/// its two levels tell each other. The contract is in transport_contract_test.cpp, groups in
 /// groups_test.cpp, the bytes between hosts in two_hosts_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 #include "comm/two_level/two_level.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/error_of.hpp"
@@ -27,7 +27,6 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
@@ -51,7 +50,7 @@ at::Tensor values(int rank, std::int64_t count, at::ScalarType dtype) {
 }
 
 TEST(TwoLevels, SumRanksOfAHostInOrderThenHostsAndRoundOnce) {
-  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
+  test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
       const bool is_low = dtype == at::kBFloat16 || dtype == at::kHalf;
       const at::ScalarType wide = is_low ? at::kFloat : dtype;
@@ -61,10 +60,12 @@ TEST(TwoLevels, SumRanksOfAHostInOrderThenHostsAndRoundOnce) {
         const at::Tensor mine = all.narrow(0, group.rank() * count, count);
         const at::Tensor source = values(group.rank(), 4 * count, dtype);
         at::Tensor sum = at::zeros({count}, dtype);
-        group.reduce_scatter(sum, source, {.divisor = 3}, {.unit = 1})->wait();
+        group.transport->reduce_scatter(sum, source, {.divisor = 3}, {.unit = 1})->wait();
         ASSERT_TRUE(at::equal(sum, mine.to(dtype))) << dtype << " x " << count;
         at::Tensor into = at::ones({count}, wide);
-        group.reduce_scatter(into, source, {.divisor = 3, .accumulate = true}, {.unit = 1})->wait();
+        group.transport
+            ->reduce_scatter(into, source, {.divisor = 3, .accumulate = true}, {.unit = 1})
+            ->wait();
         ASSERT_TRUE(at::equal(into, 1 + mine)) << dtype << " x " << count;
       }
     }
@@ -72,11 +73,11 @@ TEST(TwoLevels, SumRanksOfAHostInOrderThenHostsAndRoundOnce) {
 }
 
 TEST(TwoLevels, ADroppedCollectiveIsCompletedForTheOthers) {
-  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
+  test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
     at::Tensor dst = at::zeros({4 * 5000});
     for (int round = 0; round < 3; ++round) {
-      auto work =
-          group.all_gather(dst, at::full({5000}, 1.0 + group.rank(), at::kFloat), {.unit = round});
+      auto work = group.transport->all_gather(dst, at::full({5000}, 1.0 + group.rank(), at::kFloat),
+                                              {.unit = round});
       if (group.rank() == 1) {
         work.reset();
       } else {
@@ -84,7 +85,8 @@ TEST(TwoLevels, ADroppedCollectiveIsCompletedForTheOthers) {
         EXPECT_EQ(dst.sum().item<float>(), 50000);
       }
       at::Tensor sum = at::zeros({5000});
-      auto reducing = group.reduce_scatter(sum, at::ones({4 * 5000}), {}, {.unit = round});
+      auto reducing =
+          group.transport->reduce_scatter(sum, at::ones({4 * 5000}), {}, {.unit = round});
       if (group.rank() == 2) {
         reducing.reset();
       } else {
@@ -92,19 +94,19 @@ TEST(TwoLevels, ADroppedCollectiveIsCompletedForTheOthers) {
         EXPECT_TRUE(sum.eq(4).all().item<bool>());
       }
     }
-    group.agree({.name = "end"})->wait();
+    group.job->barrier({.name = "end"});
   });
 }
 
 /// All ranks but one start `usual`; then all go on.
 void expect_mismatch(const test::Start& usual, const test::Start& of_rank_3) {
   std::array<std::string, 4> texts;
-  test::run_ranks("shm+gloo", 4, [&](Communicator& group) {
-    group.set_timeout(seconds(10));
+  test::run_ranks("shm+gloo", 4, [&](const comm::Link& group) {
+    group.job->set_timeout(seconds(10));
     texts[static_cast<std::size_t>(group.rank())] =
         test::error_of([&] { (group.rank() == 3 ? of_rank_3 : usual)(group)->wait(); });
     at::Tensor sum = at::ones({5000});
-    group.all_reduce(sum, {.name = "after"});
+    group.transport->all_reduce(sum, {.name = "after"});
     EXPECT_TRUE(sum.eq(4).all().item<bool>());
   });
   EXPECT_THAT(texts[0], AllOf(HasSubstr("[mismatch]"), HasSubstr("h.0"), HasSubstr("h.1"),
@@ -123,7 +125,7 @@ TEST(TwoLevels, Fault004_AMismatchBetweenHostsIsToldOnAllRanks) {
 
 TEST(TwoLevels, Fault009_TheOldestThatDiffersIsTheCauseInWhateverOrderRanksWait) {
   std::array<std::string, 4> texts;
-  test::run_ranks("shm+gloo", 4, [&](Communicator& group) {
+  test::run_ranks("shm+gloo", 4, [&](const comm::Link& group) {
     const bool is_odd = group.rank() == 1;
     auto first = test::gather(8, at::kFloat, 0, is_odd ? "h.9" : "h.0")(group);
     auto second = test::reduce(8, at::kFloat, 1, is_odd ? "h.8" : "h.1")(group);
@@ -139,31 +141,31 @@ TEST(TwoLevels, Fault009_TheOldestThatDiffersIsTheCauseInWhateverOrderRanksWait)
 }
 
 TEST(TwoLevels, WorkFromBeforeARecoveryIsVoid) {
-  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
-    group.agree({.name = "warm-up"})->wait();
+  test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
+    group.job->barrier({.name = "warm-up"});
     std::unique_ptr<comm::Work> first, second, dropped;
     if (group.rank() != 2) {
       first = test::reduce(5000, at::kFloat, 1, "h.1")(group);
       second = test::gather(5000, at::kFloat, 0, "h.0")(group);
       dropped = test::gather(5000, at::kFloat, 0, "h.0")(group);
     }
-    group.recover();
+    group.job->recover();
     if (first) {
       EXPECT_NE(test::error_of([&] { first->wait(); }), "no error");
       EXPECT_NE(test::error_of([&] { second->wait(); }), "no error");
     }
     dropped.reset();
     at::Tensor sum = at::ones({5000});
-    group.all_reduce(sum, {.name = "after"});
+    group.transport->all_reduce(sum, {.name = "after"});
     EXPECT_TRUE(sum.eq(4).all().item<bool>());
   });
 }
 
 TEST(TwoLevels, RecoverFromATimeOut) {
-  test::run_ranks("shm+gloo", 4, [](Communicator& group) {
+  test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
     for (std::uint64_t generation = 1; generation <= 2; ++generation) {
-      group.agree({.name = "warm-up"})->wait();
-      group.set_timeout(milliseconds(500));
+      group.job->barrier({.name = "warm-up"});
+      group.job->set_timeout(milliseconds(500));
       if (group.rank() == 3) {
         std::this_thread::sleep_for(milliseconds(1500));
       } else {
@@ -171,11 +173,11 @@ TEST(TwoLevels, RecoverFromATimeOut) {
             test::error_of([&] { test::reduce(5000, at::kFloat, 1, "h.1")(group)->wait(); }),
             HasSubstr("3"));
       }
-      group.set_timeout(seconds(10));
-      group.recover();
-      EXPECT_EQ(group.generation(), generation);
+      group.job->set_timeout(seconds(10));
+      group.job->recover();
+      EXPECT_EQ(group.job->generation(), generation);
       at::Tensor sum = at::ones({5000});
-      group.all_reduce(sum, {.name = "after"});
+      group.transport->all_reduce(sum, {.name = "after"});
       EXPECT_TRUE(sum.eq(4).all().item<bool>());
     }
   });
@@ -200,7 +202,7 @@ std::vector<test::ProcessResult> run_hosts(const std::vector<std::string>& hosts
 
 TEST(TwoLevels, AreChosenWhereSeveralHostsHaveSeveralRanks) {
   for (const auto& result : run_hosts({"a", "a", "b", "b"}, [](const World& world) {
-         EXPECT_EQ(world.communicator().transport(), "shm+gloo");
+         EXPECT_EQ(world.transport().traits().name, "shm+gloo");
          world.barrier();
        })) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -210,7 +212,7 @@ TEST(TwoLevels, AreChosenWhereSeveralHostsHaveSeveralRanks) {
 
 TEST(TwoLevels, AreNotChosenForUnevenHostsAndSaySo) {
   for (const auto& result : run_hosts({"a", "a", "b"}, [](const World& world) {
-         EXPECT_EQ(world.communicator().transport(), "gloo");
+         EXPECT_EQ(world.transport().traits().name, "gloo");
          world.barrier();
        })) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -224,11 +226,11 @@ TEST(TwoLevels, AreNotChosenForUnevenHostsAndSaySo) {
 
 /// Collectives of every kind, so that ranks wait in both levels.
 void step(const World& world) {
-  Communicator& group = world.communicator();
+  const comm::Link& group = world.link();
   at::Tensor dst = at::zeros({4 * 50000});
-  group.all_gather(dst, at::ones({50000}), {.unit = 5, .name = "h.5"})->wait();
+  group.transport->all_gather(dst, at::ones({50000}), {.unit = 5, .name = "h.5"})->wait();
   at::Tensor sum = at::zeros({50000});
-  group.reduce_scatter(sum, dst, {}, {.unit = 5, .name = "h.5"})->wait();
+  group.transport->reduce_scatter(sum, dst, {}, {.unit = 5, .name = "h.5"})->wait();
 }
 
 TEST(TwoLevels, Fault009_AKilledRankIsNamedOnBothHosts) {
@@ -249,15 +251,15 @@ TEST(TwoLevels, Fault009_AKilledRankIsNamedOnBothHosts) {
 
 TEST(TwoLevels, Fault009_APublishedFailureReachesThoseWhoWaitInsideTheOtherHost) {
   const auto results = run_hosts({"a", "a", "b", "b"}, [](const World& world) {
-    const auto host = world.communicator().split(
-        world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "host's own");
-    EXPECT_EQ(host->transport(), "shm");
+    const auto host =
+        world.link().split(world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "host's own");
+    EXPECT_EQ(host.transport->traits().name, "shm");
     world.barrier();
     if (world.rank() == 3) {
       world.publish_failure("batch 17 cannot be read");
       std::this_thread::sleep_for(seconds(3));
     } else if (world.rank() == 0) {
-      host->agree({.name = "alone"})->wait();  // rank 1 never comes
+      host.job->barrier({.name = "alone"});  // rank 1 never comes
     } else {
       std::this_thread::sleep_for(seconds(3));
     }

@@ -26,15 +26,15 @@ constexpr std::int64_t kCounts[] = {0, 1, 13, 40001};
 constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16,    at::kInt,
                                       at::kLong,  at::kBool,   at::kComplexFloat};
 
-Unit make_unit(const std::string& name, int bundle, std::int64_t numel,
-               comm::Communicator& communicator, at::ScalarType dtype) {
+Unit make_unit(const std::string& name, int bundle, std::int64_t numel, const comm::Link& link,
+               at::ScalarType dtype) {
   Unit unit;
   unit.name = name;
   unit.bundle = bundle;
   unit.dtype = unit.param_dtype = dtype;
-  unit.placement = engine::make_placement(Strategy::kFullShard, communicator);
-  unit.layout = std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel},
-                                                     communicator.size(), 1);
+  unit.placement = engine::make_placement(Strategy::kFullShard, *link.transport);
+  unit.layout =
+      std::make_unique<layout::UnitLayout>(std::vector<std::int64_t>{numel}, link.size(), 1);
   return unit;
 }
 
@@ -81,14 +81,14 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
   const Kind kind = std::get<1>(GetParam());
   const int size = std::get<2>(GetParam());
   for (const std::int64_t count : kCounts) {
-    test::run_ranks(transport, size, [&](comm::Communicator& communicator) {
+    test::run_ranks(transport, size, [&](const comm::Link& link) {
       for (const at::ScalarType dtype : kDtypes) {
         SCOPED_TRACE(std::string(c10::toString(dtype)) + " x " + std::to_string(count));
         memory::Ledger ledger;
         {
           std::vector<Unit> units;
-          units.push_back(make_unit("first", 0, count, communicator, dtype));
-          units.push_back(make_unit("second", 1, 2 * count + 1, communicator, dtype));
+          units.push_back(make_unit("first", 0, count, link, dtype));
+          units.push_back(make_unit("second", 1, 2 * count + 1, link, dtype));
           const engine::Bundles bundles(units);
           const auto store = kind == Kind::kSlots
                                  ? engine::make_slot_store(units, bundles, ledger, {.slots = 2})
@@ -109,10 +109,10 @@ TEST_P(WeightStoreContract, EveryRankReadsWhatEachRankHolds) {
           const std::int64_t slots = kind == Kind::kSlots ? 2 * largest : 0;
           EXPECT_EQ(ledger.live()[memory::Kind::kGatherSlots], slots);
           for (int round = 0; round < 2; ++round) {
-            expect_round(*store, units, slices, size, communicator.rank(), round);
+            expect_round(*store, units, slices, size, link.rank(), round);
             // Where ranks read each other's shards in place, nobody writes before all have read.
             if (store->needs_fence()) {
-              communicator.agree({.name = "fence"})->wait();
+              link.job->barrier({.name = "fence"});
             }
           }
         }
@@ -161,9 +161,9 @@ INSTANTIATE_TEST_SUITE_P(AllStores, WeightStoreContract,
                          });
 
 TEST(AliasedStore, SaysThatTheTransportHasNoSharedMemory) {
-  test::run_ranks("c10d", 2, [](comm::Communicator& communicator) {
+  test::run_ranks("c10d", 2, [](const comm::Link& link) {
     std::vector<Unit> units;
-    units.push_back(make_unit("only", 0, 3, communicator, at::kFloat));
+    units.push_back(make_unit("only", 0, 3, link, at::kFloat));
     const auto store = engine::make_aliased_store(units);
     try {
       store->make_slices();

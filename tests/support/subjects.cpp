@@ -308,7 +308,7 @@ std::vector<at::Tensor> whole_gradients(const Sharded& sharded) {
               parameter.shard.grad().narrow(0, parameter.answered_begin, parameter.answered_numel));
     }
     // One rank answers for each element, so the sum puts the pieces together.
-    sharded.world().communicator().all_reduce(whole, {.name = "whole_gradients"});
+    sharded.world().transport().all_reduce(whole, {.name = "whole_gradients"});
     gradients.push_back(whole.view(parameter.sizes));
   }
   return gradients;

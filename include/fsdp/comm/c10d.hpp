@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Any c10d::Backend as a transport: gloo, MPI, UCC, or one of your own. `fsdp::init` needs none of
-/// this; it is the way in for programs that already have a backend. Besides units, fully_shard()
-/// and grad_norm() move small CPU tensors, so a backend for one kind of device alone (NCCL) does
-/// not serve yet.
+/// this; it is the way in for programs that already have a backend. Control goes over the same
+/// backend, as bytes on the host, so one for another kind of device alone (NCCL) does not serve.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <memory>
+
+#include "fsdp/comm/link.hpp"
 
 namespace c10d {
 class Backend;
@@ -16,9 +16,7 @@ class Backend;
 
 namespace fsdp::comm {
 
-class Communicator;
-
-/// A communicator over the collectives of `backend`. In front of each collective a blocking
+/// A group over the collectives of `backend`. In front of each collective a blocking
 /// all-gather of fingerprints makes sure that all ranks are in the same one.
 ///
 /// Sums are the backend's: their order, and the precision of bfloat16 and float16 sums, are its
@@ -33,9 +31,8 @@ class Communicator;
 ///
 /// *Example*:
 ///
-///     fsdp::World world(fsdp::comm::make_c10d_communicator(backend), local_rank, local_size);
-std::shared_ptr<Communicator> make_c10d_communicator(
-    c10::intrusive_ptr<c10d::Backend> backend,
-    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
+///     fsdp::World world(fsdp::comm::make_c10d_link(backend), local_rank, local_size);
+Link make_c10d_link(c10::intrusive_ptr<c10d::Backend> backend,
+                    std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
 }  // namespace fsdp::comm

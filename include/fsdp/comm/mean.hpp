@@ -3,11 +3,10 @@
 /// rank prints of its own is not the loss of the job.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fsdp/comm/world.hpp"
 
@@ -45,9 +44,15 @@ class PendingMean {
   };
   const Result& result();
 
-  World world_;  ///< keeps the communicator
+  World world_;  ///< keeps the group
   std::string name_;
-  at::Tensor own_, gathered_;
+  struct Counted {
+    double value;
+    double weight;
+  };
+  // Where the exchange reads and writes, wherever this object moves.
+  std::unique_ptr<Counted> own_;
+  std::vector<Counted> all_;  ///< by rank
   std::unique_ptr<comm::Work> work_;
   std::optional<Result> result_;
 };
@@ -55,7 +60,7 @@ class PendingMean {
 /// Starts the mean of `value` over all ranks, each counting by its `weight`, for example its number
 /// of samples. `name` stands in messages.
 /// @collective all ranks, with the same name; an all-gather of 16 bytes per rank, asynchronous
-/// @throws Error as a collective of comm::Communicator does
+/// @throws Error as comm::Job::start_exchange() does
 ///
 /// *Example*: `double loss = fsdp::mean_over_ranks(world, own_loss, own_tokens).get();`
 PendingMean mean_over_ranks(const World& world, double value, double weight = 1.0,

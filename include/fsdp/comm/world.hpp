@@ -9,43 +9,44 @@
 #include <string>
 #include <utility>
 
-namespace fsdp {
+#include "fsdp/comm/link.hpp"
 
-namespace comm {
-class Communicator;
-}
+namespace fsdp {
 
 /// A rank's view of the job.
 ///
-/// *Invariants*: rank() is in [0, size()); the communicator outlives every copy of the World.
-/// *Thread safety*: copyable; copies share one communicator, used by one thread at a time.
+/// *Invariants*: rank() is in [0, size()).
+/// *Thread safety*: copyable; copies share one Link, used by one thread at a time.
 /// *Example*:
 ///
 ///     fsdp::World world = fsdp::init();
 ///     std::cout << world.rank() << " of " << world.size() << "\n";
 class World {
  public:
-  /// A world over a communicator of one's own, not null: see make_c10d_communicator().
-  World(std::shared_ptr<comm::Communicator> communicator, int local_rank, int local_size)
-      : communicator_(std::move(communicator)), local_rank_(local_rank), local_size_(local_size) {}
+  /// A world over a link of one's own: see make_c10d_link().
+  World(comm::Link link, int local_rank, int local_size)
+      : link_(std::move(link)), local_rank_(local_rank), local_size_(local_size) {}
 
   int rank() const;
   int size() const;
   /// Rank among, and number of, the ranks on this host.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
-  comm::Communicator& communicator() const { return *communicator_; }
+  /// The way to the other ranks: numbers on the host, tensors, both.
+  comm::Job& job() const { return *link_.job; }
+  comm::Transport& transport() const { return *link_.transport; }
+  const comm::Link& link() const { return link_; }
   /// Waits until all ranks are here. @collective all ranks @blocks @throws as comm::Work::wait()
   void barrier() const;
   /// Makes the group usable again after an error that only some ranks saw; sharded models drop the
-  /// interrupted step. See comm::Communicator::recover(). @collective all ranks @blocks
+  /// interrupted step. See comm::Job::recover(). @collective all ranks @blocks
   void recover() const;
   /// Informs all ranks why this one is about to end: their waits end at once, with this text. Call
   /// it where an exception is about to leave the program. Local.
   void publish_failure(const std::string& text) const noexcept;
 
  private:
-  std::shared_ptr<comm::Communicator> communicator_;
+  comm::Link link_;
   int local_rank_;
   int local_size_;
 };
@@ -55,9 +56,9 @@ struct InitOptions {
   /// "auto": one process needs no transport, several on one host use shm. Several hosts with
   /// equally many ranks each, two or more, numbered host by host (as torchrun and Slurm do) use
   /// shm+gloo: shared memory inside a host, gloo between hosts, each byte between two hosts once.
-  /// Other ranks use gloo. Else "shm", "gloo", "shm+gloo" or "c10d" (gloo's own collectives through
-  /// c10d). One host: the same FSDP_HOST_ID, or by default one boot, host name and PID namespace,
-  /// and what the launcher numbers by LOCAL_RANK.
+  /// Other ranks use gloo. Else a name of the table in fsdp/comm/transports.hpp. One host: the same
+  /// FSDP_HOST_ID, or by default one boot, host name and PID namespace, and what the launcher
+  /// numbers by LOCAL_RANK.
   std::string transport = "auto";
   /// How long the ranks may take to meet and connect; 0: FSDP_SETUP_TIMEOUT, else FSDP_TIMEOUT,
   /// else 5 minutes.

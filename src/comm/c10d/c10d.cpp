@@ -17,15 +17,18 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/text.hpp"
+#include "comm/c10d/c10d_traits.hpp"
 #include "comm/c10d/self_check.hpp"
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/failure/collective_log.hpp"
 #include "comm/fingerprint.hpp"
+#include "comm/host_transport.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/timeout.hpp"
+#include "comm/wire.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm {
 namespace {
@@ -117,12 +120,12 @@ class GatherWork : public C10dWorkAdapter {
 class ReduceScatterWork : public C10dWorkAdapter {
  public:
   ReduceScatterWork(const Call& call, C10dWork work, at::Tensor dst, at::Tensor src, at::Tensor sum,
-                    Reduction reduction)
+                    Finish finish)
       : C10dWorkAdapter(call, std::move(work)),
         dst_(std::move(dst)),
         src_(std::move(src)),
         sum_(std::move(sum)),
-        reduction_(reduction) {}
+        finish_(finish) {}
 
  private:
   void finish() override {
@@ -132,30 +135,31 @@ class ReduceScatterWork : public C10dWorkAdapter {
     if (dst_.is_cpu()) {
       const void* sum = sum_.const_data_ptr();
       detail::reduce_slices(dst_.mutable_data_ptr(), dst_.scalar_type(), {&sum, 1}, dst_.numel(),
-                            sum_.scalar_type(), reduction_);
+                            sum_.scalar_type(), finish_);
       return;
     }
-    const at::Tensor scaled = sum_.to(at::kFloat).div(reduction_.divisor);
-    dst_.copy_(reduction_.accumulate ? scaled.add(dst_) : scaled);
+    const at::Tensor scaled = sum_.to(at::kFloat).div(finish_.divisor);
+    dst_.copy_(finish_.accumulate ? scaled.add(dst_) : scaled);
   }
 
   at::Tensor dst_;
   at::Tensor src_;
   at::Tensor sum_;
-  Reduction reduction_;
+  Finish finish_;
 };
 
-class C10dCommunicator : public Communicator {
+class C10dTransport final : public detail::HostTransport {
  public:
-  C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend, Milliseconds timeout)
-      : backend_(std::move(backend)),
+  C10dTransport(c10::intrusive_ptr<c10d::Backend> backend, Milliseconds timeout)
+      : HostTransport(
+            {.name = "c10d", .sums = Sums::kBackend, .can_split = false, .can_recover = false}),
+        backend_(std::move(backend)),
         timeout_(timeout),
         headers_(static_cast<std::size_t>(backend_->getSize())),
         log_(detail::CollectiveLog::create("c10d", rank(), size())) {}
 
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
-  std::string transport() const override { return "c10d"; }
 
   /// Which devices a backend serves, only it knows; Gloo has no way to another.
   std::optional<std::string> refuses(c10::Device device) const override {
@@ -179,22 +183,23 @@ class C10dCommunicator : public Communicator {
     });
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override {
     const detail::DispatchGuard guard;
-    const auto description = detail::check_reduce_scatter(*this, dst, src, reduction, label);
+    const auto description = detail::check_reduce_scatter(*this, dst, src, finish, label);
     return start(description, src.device(), [&](const Call& call) {
-      // A backend sums what it moves, and would read a slice of src that it writes.
-      at::Tensor moved = src.to(dst.scalar_type());
-      const bool is_plain = !reduction.accumulate && reduction.divisor == 1.0 &&
-                            !dst.storage().is_alias_of(src.storage());
+      // A backend would read a slice of src that it writes.
+      at::Tensor moved =
+          src.to(detail::wire_of(detail::Summing::kOnTheWay, dst.scalar_type(), src.scalar_type()));
+      const bool is_plain =
+          !finish.accumulate && finish.divisor == 1.0 && !dst.storage().is_alias_of(src.storage());
       at::Tensor sum = is_plain ? dst : at::empty_like(dst);
       C10dWork work;
       if (dst.numel() != 0) {
         work =
             backend_->_reduce_scatter_base(sum, moved, with_timeout<c10d::ReduceScatterOptions>());
       }
-      return std::make_unique<ReduceScatterWork>(call, std::move(work), dst, moved, sum, reduction);
+      return std::make_unique<ReduceScatterWork>(call, std::move(work), dst, moved, sum, finish);
     });
   }
 
@@ -213,7 +218,7 @@ class C10dCommunicator : public Communicator {
     });
   }
 
-  std::unique_ptr<Work> agree(const Label& label) override {
+  std::unique_ptr<Work> publish(const Label& label) override {
     const detail::DispatchGuard guard;
     return start(detail::describe_agree(label), header_device_, [&](const Call& call) {
       return std::make_unique<C10dWorkAdapter>(call, C10dWork());
@@ -227,6 +232,17 @@ class C10dCommunicator : public Communicator {
     timeout_ = std::max(timeout, Milliseconds(1));
   }
 
+  void announce(const Announcement& announcement) override {
+    announced_.add(detail::describe(announcement), generation());
+  }
+
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>&,
+                                           const std::string& label) override {
+    fail(ErrorCode::kUnsupported, "split \"", label, "\": transport ", traits().name,
+         " has no groups of ranks. Use transport gloo or shm (InitOptions::transport), or make one "
+         "backend for each group and a World over each");
+  }
+
   void recover() override {
     fail(ErrorCode::kUnsupported, "recover() on rank ", rank(),
          ": the c10d transport cannot connect again, as its backend belongs to the caller. Make a "
@@ -237,6 +253,7 @@ class C10dCommunicator : public Communicator {
 
   /// A backend has no way to tell its peers: they see a closed connection or a time-out.
   void publish_failure(const std::string&) noexcept override {}
+  std::string first_failure() noexcept override { return ""; }
 
  private:
   template <class Options>
@@ -249,7 +266,9 @@ class C10dCommunicator : public Communicator {
   template <class Post>
   std::unique_ptr<Work> start(const detail::Description& description, c10::Device device,
                               Post post) {
-    const Fingerprint mine = detail::make_fingerprint(description, ++sequence_, rank());
+    detail::Description own = description;
+    own.announced = announced_.hash;
+    const Fingerprint mine = detail::make_fingerprint(own, ++sequence_, rank());
     header_device_ = device;
     log_->start(mine);
     try {
@@ -272,9 +291,10 @@ class C10dCommunicator : public Communicator {
   std::shared_ptr<detail::CollectiveLog> log_;
   at::Tensor sent_, received_;
   std::uint64_t sequence_ = 0;
+  detail::Announced announced_;
 };
 
-void C10dCommunicator::meet(const Fingerprint& mine) {
+void C10dTransport::meet(const Fingerprint& mine) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Fingerprint));
   const auto host = at::TensorOptions(at::kByte);
   if (!sent_.defined() || sent_.device() != header_device_) {
@@ -297,16 +317,15 @@ void C10dCommunicator::meet(const Fingerprint& mine) {
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Backend> backend,
-                                                     std::chrono::milliseconds timeout) {
-  FSDP_CHECK(backend, ErrorCode::kInvalidArgument, "make_c10d_communicator: no backend");
+Link make_c10d_link(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout) {
+  FSDP_CHECK(backend, ErrorCode::kInvalidArgument, "make_c10d_link: no backend");
   if (timeout.count() <= 0) {
     timeout = detail::default_timeout();
   }
   const std::string name = "the c10d backend \"" + backend->getBackendName() + "\"";
-  auto communicator = std::make_shared<C10dCommunicator>(std::move(backend), timeout);
-  detail::check_sums(*communicator, name);
-  return communicator;
+  const auto transport = std::make_shared<C10dTransport>(std::move(backend), timeout);
+  detail::check_sums(*transport, name);
+  return transport->link();
 }
 
 }  // namespace fsdp::comm

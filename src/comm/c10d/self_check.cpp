@@ -8,7 +8,7 @@
 
 namespace fsdp::comm::detail {
 
-void check_sums(Communicator& group, const std::string& what) {
+void check_sums(Transport& group, const std::string& what) {
   const DispatchGuard guard;
   const Label label{.name = "self-check"};
   const int size = group.size();

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm::detail {
 
@@ -11,6 +11,6 @@ namespace fsdp::comm::detail {
 /// an operation that they do not know, or average where they should sum, without a word.
 /// @collective all ranks @blocks
 /// @throws Error kUnsupported, on all ranks that can see it, naming `what` and both numbers
-void check_sums(Communicator& group, const std::string& what);
+void check_sums(Transport& group, const std::string& what);
 
 }  // namespace fsdp::comm::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What one rank's communicator has been doing: the last collectives and how far each has come. It
+/// What one rank of a group has been doing: the last collectives and how far each has come. It
 /// is what FSDP_LOG=debug prints line by line, and what SIGUSR1 shows of a job that seems to hang.
 #pragma once
 

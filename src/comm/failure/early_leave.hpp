@@ -5,7 +5,7 @@
 
 namespace fsdp::comm::detail {
 
-/// What a rank says of a peer that is needed and has given up its communicator in good order: its
+/// What a rank says of a peer that is needed and has left its group in good order: its
 /// program ended before that of the others, whatever its exit code.
 inline std::string describe_early_leave(const std::string& peer) {
   return "cannot complete: " + peer +

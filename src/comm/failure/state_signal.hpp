@@ -4,7 +4,7 @@
 
 namespace fsdp::comm::detail {
 
-/// From now on SIGUSR1 makes this process write what its communicators are doing to standard error
+/// From now on SIGUSR1 makes this process write what its groups are doing to standard error
 /// (see CollectiveLog::describe). Does nothing where the program handles the signal itself, and the
 /// second time.
 void print_collectives_on_signal();

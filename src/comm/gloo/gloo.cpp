@@ -15,9 +15,9 @@
 #include "comm/failure/broken_pipe.hpp"
 #include "comm/failure/quiet_store.hpp"
 #include "comm/fingerprint.hpp"
-#include "comm/gloo/gloo_communicator.hpp"
 #include "comm/gloo/gloo_exchange.hpp"
 #include "comm/gloo/gloo_threads.hpp"
+#include "comm/gloo/gloo_transport.hpp"
 #include "comm/gloo/gloo_work.hpp"
 #include "comm/gloo/staging_pool.hpp"
 #include "comm/group_of_one.hpp"
@@ -60,7 +60,7 @@ using detail::Milliseconds;
 
 /// The sum of a reduce-scatter: slices of the peers lie in the flight's staging, in rank order.
 void sum_slices(const Flight& flight, const at::Tensor& dst, const at::Tensor& src,
-                const Reduction& reduction) {
+                const Finish& finish) {
   const std::size_t ranks = flight.headers.size();
   const std::size_t bytes = src.nbytes() / ranks;
   const auto rank = static_cast<std::size_t>(flight.seat->index);
@@ -72,25 +72,30 @@ void sum_slices(const Flight& flight, const at::Tensor& dst, const at::Tensor& s
                                 staged++ * bytes;
   }
   detail::reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), slices, dst.numel(),
-                        src.scalar_type(), reduction);
+                        src.scalar_type(), finish);
 }
 
 }  // namespace
 
 namespace detail {
 
-GlooCommunicator::GlooCommunicator(c10::intrusive_ptr<c10d::Store> store,
-                                   const GlooOptions& options, const std::string& transport)
-    : seat_(whole_seat(transport, options.rank, options.size)),
+GlooTransport::GlooTransport(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options,
+                             const Traits& traits)
+    : HostTransport(traits),
+      seat_(whole_seat(traits.name, options.rank, options.size)),
       store_(std::move(store)),
       options_(options) {
   connect(0);
 }
 
-GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat)
-    : job_(std::move(job)), seat_(std::move(seat)), sequence_generation_(job_->generation_) {}
+GlooTransport::GlooTransport(std::shared_ptr<GlooTransport> job, SeatPointer seat,
+                             const Traits& traits)
+    : HostTransport(traits),
+      job_(std::move(job)),
+      seat_(std::move(seat)),
+      sequence_generation_(job_->generation_) {}
 
-GlooCommunicator::~GlooCommunicator() {
+GlooTransport::~GlooTransport() {
   // The peers will only see a closed connection.
   if (job_ || exchange_->is_broken()) {
     return;
@@ -102,16 +107,16 @@ GlooCommunicator::~GlooCommunicator() {
   }
 }
 
-std::int64_t GlooCommunicator::reserve_staging(std::int64_t max_src_bytes, int in_flight) {
+std::int64_t GlooTransport::reserve_staging(std::int64_t max_src_bytes, int in_flight) {
   const DispatchGuard guard;
   return staging_->reserve(max_src_bytes / size() * (size() - 1), in_flight);
 }
 
-at::Tensor GlooCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
+at::Tensor GlooTransport::shared_memory(std::int64_t bytes, const Label& label) {
   return map_shared_file(*this, bytes, label);
 }
 
-void GlooCommunicator::set_timeout(std::chrono::milliseconds timeout) {
+void GlooTransport::set_timeout(std::chrono::milliseconds timeout) {
   if (job_) {
     return job_->set_timeout(timeout);
   }
@@ -119,21 +124,21 @@ void GlooCommunicator::set_timeout(std::chrono::milliseconds timeout) {
   exchange_->set_timeout(options_.timeout);
 }
 
-void GlooCommunicator::publish_failure(const std::string& text) noexcept {
+void GlooTransport::publish_failure(const std::string& text) noexcept {
   exchange().board().publish(text);
 }
 
-void GlooCommunicator::connect(std::uint64_t generation) {
+void GlooTransport::connect(std::uint64_t generation) {
   const std::string prefix = "fsdp/generation/" + std::to_string(generation);
   auto backend = connect_gloo(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), options_);
   exchange_ =
       std::make_shared<GlooExchange>(store_, std::move(backend), options_.timeout, generation);
   generation_ = generation;
   // The store's host may end at once; until all are connected, the others still read addresses.
-  agree({.name = "connect"})->wait();
+  barrier({.name = "connect"});
 }
 
-void GlooCommunicator::recover() {
+void GlooTransport::recover() {
   if (job_) {
     return job_->recover();
   }
@@ -146,31 +151,37 @@ void GlooCommunicator::recover() {
   connect(generation_ + 1);
 }
 
-SeatPointer GlooCommunicator::take_seat(const std::vector<int>& ranks, const std::string& label) {
-  return agree_on_split(*this, *seat_, job().numbers_, ranks, label, exchange().size());
+void GlooTransport::announce(const Announcement& announcement) {
+  seat_->announced->add(describe(announcement), generation());
 }
 
-std::shared_ptr<GlooCommunicator> GlooCommunicator::shared_job() {
-  return job_ ? job_ : std::static_pointer_cast<GlooCommunicator>(shared_from_this());
+SeatPointer GlooTransport::take_seat(const std::vector<int>& ranks, const std::string& label) {
+  return agree_on_split(*this, traits().name, *seat_, job().numbers_, ranks, label,
+                        exchange().size());
 }
 
-std::shared_ptr<Communicator> GlooCommunicator::split(const std::vector<int>& ranks,
-                                                      const std::string& label) {
+std::shared_ptr<GlooTransport> GlooTransport::shared_job() {
+  return job_ ? job_ : std::static_pointer_cast<GlooTransport>(shared_from_this());
+}
+
+std::shared_ptr<HostTransport> GlooTransport::make_part(const std::vector<int>& ranks,
+                                                        const std::string& label) {
   auto seat = take_seat(ranks, label);
   if (seat->size() == 1) {
-    return make_group_of_one(shared_from_this());
+    return make_group_of_one(link());
   }
-  return std::make_shared<GlooCommunicator>(shared_job(), std::move(seat));
+  return std::make_shared<GlooTransport>(shared_job(), std::move(seat));
 }
 
-std::unique_ptr<Flight> GlooCommunicator::start(const Description& description,
-                                                const std::function<void(Flight&)>& post) {
+std::unique_ptr<Flight> GlooTransport::start(const Description& description,
+                                             const std::function<void(Flight&)>& post) {
   if (sequence_generation_ != job().generation_) {
     sequence_generation_ = job().generation_;
     sequence_ = 0;
     staging_->restore();
   }
-  const Fingerprint fingerprint = make_fingerprint(description, ++sequence_, *seat_);
+  const Fingerprint fingerprint =
+      make_fingerprint(description, ++sequence_, *seat_, sequence_generation_);
   seat_->log->start(fingerprint);
   if (exchange().is_broken()) {
     exchange().fail_group(fingerprint, Symptom::kTold, "came after the group had failed");
@@ -188,8 +199,8 @@ std::unique_ptr<Flight> GlooCommunicator::start(const Description& description,
   exchange().fail_group(fingerprint, Symptom::kLostPeer, cause);
 }
 
-std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor src,
-                                                   const Label& label) {
+std::unique_ptr<Work> GlooTransport::all_gather(at::Tensor dst, at::Tensor src,
+                                                const Label& label) {
   const DispatchGuard guard;
   const Description description = check_all_gather(*this, dst, src, label);
   const std::size_t bytes = src.nbytes();
@@ -213,10 +224,10 @@ std::unique_ptr<Work> GlooCommunicator::all_gather(at::Tensor dst, at::Tensor sr
                                     std::move(src));
 }
 
-std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
-                                                       Reduction reduction, const Label& label) {
+std::unique_ptr<Work> GlooTransport::reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
+                                                    const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_reduce_scatter(*this, dst, src, reduction, label);
+  const Description description = check_reduce_scatter(*this, dst, src, finish, label);
   const auto bytes = static_cast<std::size_t>(description.bytes);
   auto flight = start(description, [&](Flight& posted) {
     if (bytes == 0) {
@@ -236,15 +247,13 @@ std::unique_ptr<Work> GlooCommunicator::reduce_scatter(at::Tensor dst, at::Tenso
   });
   detail::Steps steps;
   if (bytes != 0) {
-    steps.finish = [dst, src, reduction](const Flight& moved) {
-      sum_slices(moved, dst, src, reduction);
-    };
+    steps.finish = [dst, src, finish](const Flight& moved) { sum_slices(moved, dst, src, finish); };
   }
   return std::make_unique<GlooWork>(job().exchange_, std::move(flight), std::move(dst),
                                     std::move(src), std::move(steps));
 }
 
-std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, const Label& label) {
+std::unique_ptr<Work> GlooTransport::broadcast(at::Tensor buffer, int root, const Label& label) {
   const DispatchGuard guard;
   const Description description = check_broadcast(*this, buffer, root, label);
   auto flight = start(description, [&](Flight& posted) {
@@ -261,7 +270,7 @@ std::unique_ptr<Work> GlooCommunicator::broadcast(at::Tensor buffer, int root, c
   return std::make_unique<GlooWork>(job().exchange_, std::move(flight), buffer, buffer);
 }
 
-std::unique_ptr<Work> GlooCommunicator::agree(const Label& label) {
+std::unique_ptr<Work> GlooTransport::publish(const Label& label) {
   const DispatchGuard guard;
   auto flight = start(describe_agree(label), [](Flight&) {});
   return std::make_unique<GlooWork>(job().exchange_, std::move(flight), at::Tensor(), at::Tensor());
@@ -290,10 +299,10 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
   }
 }
 
-std::shared_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store,
-                                                     const GlooOptions& options) {
+std::shared_ptr<detail::HostTransport> make_gloo_transport(c10::intrusive_ptr<c10d::Store> store,
+                                                           const GlooOptions& options) {
   const detail::DispatchGuard guard;
-  return std::make_shared<detail::GlooCommunicator>(std::move(store), options);
+  return std::make_shared<detail::GlooTransport>(std::move(store), options);
 }
 
 }  // namespace fsdp::comm

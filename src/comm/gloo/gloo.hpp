@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "comm/host_transport.hpp"
 #include "comm/timeout.hpp"
-#include "fsdp/comm/communicator.hpp"
 
 namespace c10d {
 class Backend;
@@ -17,6 +17,16 @@ class Store;
 }  // namespace c10d
 
 namespace fsdp::comm {
+
+namespace detail {
+class Site;
+inline Traits gloo_traits() { return {.name = "gloo"}; }
+inline constexpr const char* kGlooBetween = "processes of any hosts";
+/// Of what goes over Gloo in a build for a LibTorch without it, to be read behind its name.
+inline constexpr const char* kWithoutGloo =
+    "is not in this build, which is for a LibTorch without Gloo (FSDP_GLOO=OFF): ranks of one host "
+    "can use shm";
+}  // namespace detail
 
 /// How to reach the peers once a store is there.
 struct GlooOptions {
@@ -29,6 +39,8 @@ struct GlooOptions {
   detail::Milliseconds timeout{};
 };
 
+GlooOptions gloo_options(const detail::Site& site);
+
 /// Connects all ranks with each other.
 /// @collective all ranks @blocks until all are connected
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
@@ -36,7 +48,7 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::St
 
 /// @collective all ranks @blocks until all are connected
 /// @throws Error kTimeout or kPeerFailed
-std::shared_ptr<Communicator> make_gloo_communicator(c10::intrusive_ptr<c10d::Store> store,
-                                                     const GlooOptions& options);
+std::shared_ptr<detail::HostTransport> make_gloo_transport(c10::intrusive_ptr<c10d::Store> store,
+                                                           const GlooOptions& options);
 
 }  // namespace fsdp::comm

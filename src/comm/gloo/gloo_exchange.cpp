@@ -186,6 +186,14 @@ void GlooExchange::fail_group(const Fingerprint& mine, Symptom symptom, const st
   fail(symptom == Symptom::kTimeout ? ErrorCode::kTimeout : ErrorCode::kPeerFailed, text);
 }
 
+std::string GlooExchange::first_failure() noexcept {
+  if (!board_.has_failure()) {
+    board_.look_soon();
+    return "";
+  }
+  return board_.read(Milliseconds(0));
+}
+
 std::string GlooExchange::describe_loss(int peer, const std::string& when) {
   const std::string name = "rank " + std::to_string(peer);
   return board_.has_left(peer) ? describe_early_leave(name) : "lost " + name + " " + when;

@@ -93,6 +93,9 @@ class GlooExchange {
   /// first, else the first failure of the job.
   [[noreturn]] void fail_group(const Fingerprint& mine, Symptom symptom, const std::string& own);
 
+  /// The first failure that the board is known to say; asks it for news without waiting.
+  std::string first_failure() noexcept;
+
   /// Why `peer` has closed its connection, `when` this rank needed it; for fail_group().
   std::string describe_loss(int peer, const std::string& when);
 

@@ -15,7 +15,7 @@
 #include "comm/gloo/gloo_exchange.hpp"
 #include "comm/gloo/progress.hpp"
 #include "comm/timeout.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::comm::detail {
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/shm.hpp"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -86,9 +84,9 @@ class AllGatherWork : public ShmWork {
 class ReduceScatterWork : public ShmWork {
  public:
   ReduceScatterWork(std::shared_ptr<ShmSide> side, const Description& description,
-                    const ShmSource& source, at::Tensor dst, at::Tensor src, Reduction reduction)
+                    const ShmSource& source, at::Tensor dst, at::Tensor src, Finish finish)
       : ShmWork(std::move(side), description, source, std::move(dst), std::move(src)),
-        reduction_(reduction) {}
+        finish_(finish) {}
 
  private:
   void read(std::byte* to, std::size_t offset, std::size_t bytes, Slices slices) override {
@@ -96,10 +94,10 @@ class ReduceScatterWork : public ShmWork {
     const std::size_t first = offset / src().element_size();
     detail::reduce_slices(to + first * dst().element_size(), dst().scalar_type(), pointers_,
                           static_cast<std::int64_t>(bytes / src().element_size()),
-                          src().scalar_type(), reduction_);
+                          src().scalar_type(), finish_);
   }
 
-  Reduction reduction_;
+  Finish finish_;
   std::vector<const void*> pointers_;
 };
 
@@ -122,9 +120,9 @@ class BroadcastWork : public ShmWork {
   bool is_root_;
 };
 
-class AgreeWork : public Work {
+class PublishWork : public Work {
  public:
-  AgreeWork(std::shared_ptr<ShmSide> side, const Description& description)
+  PublishWork(std::shared_ptr<ShmSide> side, const Description& description)
       : exchange_(std::move(side), description, {}) {}
   void wait() override {
     exchange_.wait([](std::size_t, std::size_t, Slices) {});
@@ -135,19 +133,22 @@ class AgreeWork : public Work {
 };
 
 /// The whole job of a host, or a group of it: then `job_` is the whole.
-class ShmCommunicator final : public Communicator {
+class ShmTransport final : public detail::HostTransport {
  public:
-  ShmCommunicator(std::shared_ptr<shm::Group> group, detail::SeatPointer seat,
-                  detail::Milliseconds timeout)
-      : side_(std::make_shared<ShmSide>()), numbers_(std::make_shared<detail::GroupNumbers>()) {
+  ShmTransport(std::shared_ptr<shm::Group> group, detail::SeatPointer seat,
+               detail::Milliseconds timeout)
+      : HostTransport(detail::shm_traits()),
+        side_(std::make_shared<ShmSide>()),
+        numbers_(std::make_shared<detail::GroupNumbers>()) {
     side_->memory = std::make_shared<detail::ShmMemory>(group);
     side_->seat = std::move(seat);
     side_->group = std::move(group);
     side_->timeout = std::make_shared<std::atomic<detail::Milliseconds>>(timeout);
   }
-  ShmCommunicator(std::shared_ptr<ShmCommunicator> job, std::shared_ptr<shm::Group> group,
-                  detail::SeatPointer seat)
-      : job_(std::move(job)),
+  ShmTransport(std::shared_ptr<ShmTransport> job, std::shared_ptr<shm::Group> group,
+               detail::SeatPointer seat)
+      : HostTransport(detail::shm_traits()),
+        job_(std::move(job)),
         side_(std::make_shared<ShmSide>(*job_->side_)),
         numbers_(job_->numbers_) {
     side_->group = std::move(group);
@@ -155,7 +156,7 @@ class ShmCommunicator final : public Communicator {
     side_->open.clear();
   }
 
-  ~ShmCommunicator() override {
+  ~ShmTransport() override {
     if (job_) {
       return;
     }
@@ -168,7 +169,6 @@ class ShmCommunicator final : public Communicator {
 
   int rank() const override { return side_->group->rank(); }
   int size() const override { return side_->group->size(); }
-  std::string transport() const override { return "shm"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const detail::DispatchGuard guard;
@@ -178,13 +178,13 @@ class ShmCommunicator final : public Communicator {
                                            std::move(src));
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override {
     const detail::DispatchGuard guard;
-    const Description description = detail::check_reduce_scatter(*this, dst, src, reduction, label);
+    const Description description = detail::check_reduce_scatter(*this, dst, src, finish, label);
     const ShmSource source = source_of(src, description, true);
     return std::make_unique<ReduceScatterWork>(side_, description, source, std::move(dst),
-                                               std::move(src), reduction);
+                                               std::move(src), finish);
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
@@ -194,8 +194,8 @@ class ShmCommunicator final : public Communicator {
     return std::make_unique<BroadcastWork>(side_, description, source, buffer);
   }
 
-  std::unique_ptr<Work> agree(const Label& label) override {
-    return std::make_unique<AgreeWork>(side_, detail::describe_agree(label));
+  std::unique_ptr<Work> publish(const Label& label) override {
+    return std::make_unique<PublishWork>(side_, detail::describe_agree(label));
   }
 
   std::int64_t reserve_staging(std::int64_t, int) override {
@@ -204,16 +204,18 @@ class ShmCommunicator final : public Communicator {
 
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override;
 
-  bool shares_memory() const override { return true; }
-
   at::Tensor buffer(std::int64_t bytes) override {
     const detail::DispatchGuard guard;
     FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "a buffer of ", bytes, " bytes");
     return side_->memory->make_buffer(bytes);
   }
 
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override;
+  void announce(const Announcement& announcement) override {
+    side_->seat->announced->add(detail::describe(announcement), generation());
+  }
+
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
+                                           const std::string& label) override;
 
   void set_timeout(std::chrono::milliseconds timeout) override {
     *side_->timeout = std::max(timeout, detail::Milliseconds(1));
@@ -226,14 +228,18 @@ class ShmCommunicator final : public Communicator {
   void publish_failure(const std::string& text) noexcept override {
     side_->group->publish_failure(text);
   }
+  std::string first_failure() noexcept override {
+    const auto first = side_->group->first_failure();
+    return first ? side_->name_failure(*first) : "";
+  }
 
  private:
-  const std::shared_ptr<ShmCommunicator> job_;
+  const std::shared_ptr<ShmTransport> job_;
   std::shared_ptr<ShmSide> side_;
   std::shared_ptr<detail::GroupNumbers> numbers_;
 };
 
-void ShmCommunicator::recover() {
+void ShmTransport::recover() {
   if (job_) {
     return job_->recover();
   }
@@ -268,7 +274,7 @@ at::Tensor make_offered(ShmSide& side, std::int64_t bytes, Offer& offer) {
   return memory;
 }
 
-at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
+at::Tensor ShmTransport::shared_memory(std::int64_t bytes, const Label& label) {
   const detail::DispatchGuard guard;
   FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
   const int owner = side_->seat->ranks.front() - side_->group->first_rank();
@@ -294,19 +300,8 @@ at::Tensor ShmCommunicator::shared_memory(std::int64_t bytes, const Label& label
   } catch (const Error& error) {
     side_->fail_group(announcement.mine(), error.code(), error.text());
   }
-  agree(label)->wait();
+  publish(label)->wait();
   return memory;
-}
-
-/// Every rank's `mine`, by rank. @collective @blocks
-template <class Record>
-std::vector<Record> gather_records(Communicator& group, Record mine, const std::string& name) {
-  std::vector<Record> all(static_cast<std::size_t>(group.size()));
-  const auto view = [](Record* records, std::size_t count) {
-    return at::from_blob(records, {static_cast<std::int64_t>(count * sizeof(Record))}, at::kByte);
-  };
-  group.all_gather(view(all.data(), all.size()), view(&mine, 1), {.name = name})->wait();
-  return all;
 }
 
 /// What one rank cannot do, all throw.
@@ -317,11 +312,12 @@ void check_offers(const std::vector<Offer>& offers, const std::string& label) {
   }
 }
 
-std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ranks,
-                                                     const std::string& label) {
+std::shared_ptr<detail::HostTransport> ShmTransport::make_part(const std::vector<int>& ranks,
+                                                               const std::string& label) {
   const detail::DispatchGuard guard;
   shm::Group& whole = job_ ? *job_->side_->group : *side_->group;
-  auto seat = detail::agree_on_split(*this, *side_->seat, *numbers_, ranks, label, whole.size());
+  auto seat = detail::agree_on_split(*this, traits().name, *side_->seat, *numbers_, ranks, label,
+                                     whole.size());
   // The first of each group makes its slots; who is in no group of several takes part all the same.
   const bool is_alone = seat->size() == 1;
   const auto bytes = static_cast<std::int64_t>(shm::Group::part_bytes(seat->size()));
@@ -331,7 +327,7 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
     slots = make_offered(*side_, bytes, offer);
   }
   const std::string name = "split: " + label;
-  const std::vector<Offer> offers = gather_records(*this, offer, name);
+  const std::vector<Offer> offers = gather_values(*this, offer, name);
   check_offers(offers, label);
   Offer opened;
   try {
@@ -344,11 +340,11 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
     error.text().copy(opened.problem.data(), opened.problem.size() - 1);
   }
   // The makers keep theirs until all have opened it.
-  check_offers(gather_records(*this, opened, name), label);
+  check_offers(gather_values(*this, opened, name), label);
   if (is_alone) {
-    return detail::make_group_of_one(shared_from_this());
+    return detail::make_group_of_one(link());
   }
-  auto job = job_ ? job_ : std::static_pointer_cast<ShmCommunicator>(shared_from_this());
+  auto job = job_ ? job_ : std::static_pointer_cast<ShmTransport>(shared_from_this());
   std::shared_ptr<std::byte> memory(static_cast<std::byte*>(slots.mutable_data_ptr()),
                                     [slots](std::byte*) {});
   std::vector<int> members = seat->ranks;
@@ -360,33 +356,34 @@ std::shared_ptr<Communicator> ShmCommunicator::split(const std::vector<int>& ran
   if (side_->group->is_in_background()) {
     group->wait_in_background();
   }
-  return std::make_shared<ShmCommunicator>(std::move(job), std::move(group), std::move(seat));
+  return std::make_shared<ShmTransport>(std::move(job), std::move(group), std::move(seat));
 }
 
 }  // namespace
 
-std::shared_ptr<Communicator> split_for_background(Communicator& whole, const std::string& label) {
+std::shared_ptr<detail::HostTransport> split_for_background(detail::HostTransport& whole,
+                                                            const std::string& label) {
   std::vector<int> ranks(static_cast<std::size_t>(whole.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  auto part = whole.split(ranks, label);
-  if (auto* of_several = dynamic_cast<ShmCommunicator*>(part.get())) {
+  auto part = whole.make_part(ranks, label);
+  if (auto* of_several = dynamic_cast<ShmTransport*>(part.get())) {
     of_several->group().wait_in_background();
   }
   return part;
 }
 
-std::shared_ptr<Communicator> make_shm_communicator(const detail::SetUp& set_up,
-                                                    std::function<std::string()> elsewhere) {
+std::shared_ptr<detail::HostTransport> make_shm_transport(const detail::SetUp& set_up,
+                                                          std::function<std::string()> elsewhere) {
   const detail::DispatchGuard guard;
   auto group = detail::meet_in_shared_memory(set_up);
   group->watch_elsewhere(std::move(elsewhere));
   auto seat = set_up.job_size == 0 ? detail::whole_seat("shm", set_up.rank, set_up.size)
                                    : detail::host_seat("shm", set_up.rank, set_up.size,
                                                        set_up.first_rank, set_up.job_size);
-  auto communicator =
-      std::make_shared<ShmCommunicator>(std::move(group), std::move(seat), set_up.timeout);
-  communicator->agree({.name = "connect"})->wait();
-  return communicator;
+  auto transport =
+      std::make_shared<ShmTransport>(std::move(group), std::move(seat), set_up.timeout);
+  transport->barrier({.name = "connect"});
+  return transport;
 }
 
 }  // namespace fsdp::comm

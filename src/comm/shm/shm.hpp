@@ -7,10 +7,14 @@
 #include <memory>
 #include <string>
 
+#include "comm/host_transport.hpp"
 #include "comm/join/set_up_exchange.hpp"
-#include "fsdp/comm/communicator.hpp"
 
 namespace fsdp::comm {
+
+namespace detail {
+inline Traits shm_traits() { return {.name = "shm", .shares_memory = true}; }
+}  // namespace detail
 
 /// All ranks must run on one host, as one user, in one PID namespace. The store is needed for the
 /// meeting only.
@@ -20,12 +24,13 @@ namespace fsdp::comm {
 ///
 /// Where the ranks are a part of a larger job, waits ask `elsewhere` now and then for the text of a
 /// failure there, empty for none; it ends them.
-std::shared_ptr<Communicator> make_shm_communicator(
+std::shared_ptr<detail::HostTransport> make_shm_transport(
     const detail::SetUp& set_up, std::function<std::string()> elsewhere = nullptr);
 
-/// All ranks of `whole`, a communicator over shared memory, once more: for a thread that works
+/// All ranks of `whole`, which share memory, once more: for a thread that works
 /// while the one that uses `whole` computes. Its waits do not spin. @collective @blocks @throws as
 /// split()
-std::shared_ptr<Communicator> split_for_background(Communicator& whole, const std::string& label);
+std::shared_ptr<detail::HostTransport> split_for_background(detail::HostTransport& whole,
+                                                            const std::string& label);
 
 }  // namespace fsdp::comm

@@ -33,6 +33,12 @@ Fingerprint from_bytes(const shm::FingerprintBytes& bytes) {
 
 }  // namespace
 
+std::string ShmSide::name_failure(const shm::Failure& first) {
+  // What came from another host names its rank itself.
+  return first.text.starts_with("rank ") ? first.text
+                                         : "rank " + std::to_string(first.rank) + ": " + first.text;
+}
+
 void ShmSide::fail_group(const Fingerprint& mine, ErrorCode code, const std::string& own) {
   const std::string here = describe(mine) + " on rank " + std::to_string(mine.rank);
   const std::string text = here + " " + own;
@@ -41,17 +47,15 @@ void ShmSide::fail_group(const Fingerprint& mine, ErrorCode code, const std::str
   if (!first || (first->rank == mine.rank && text.starts_with(first->text))) {
     fail(code, text);
   }
-  // What came from another host names its rank itself.
-  const std::string who =
-      first->text.starts_with("rank ") ? "" : "rank " + std::to_string(first->rank) + ": ";
-  fail(code, here, " cannot complete; first failure: ", who, first->text);
+  fail(code, here, " cannot complete; first failure: ", name_failure(*first));
 }
 
 ShmExchange::ShmExchange(std::shared_ptr<ShmSide> side, const Description& description,
                          const ShmSource& source)
     : side_(std::move(side)), group_(*side_->group), own_(source) {
   ticket_ = group_.next_ticket();
-  mine_ = make_fingerprint(description, shm::sequence_of(ticket_), *side_->seat);
+  mine_ = make_fingerprint(description, shm::sequence_of(ticket_), *side_->seat,
+                           shm::generation_of(ticket_));
   side_->seat->log->start(mine_);
   came_after_failure_ = group_.first_failure().has_value();
   if (group_.is_between_generations()) {

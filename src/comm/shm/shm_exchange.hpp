@@ -43,6 +43,8 @@ struct ShmSide {
   /// Exchanges that were posted and are not waited for yet, oldest first. They keep the list.
   std::vector<ShmExchange*> open = {};
 
+  /// With its rank in front.
+  static std::string name_failure(const shm::Failure& first);
   /// @throws Error kPeerFailed with the first failure of the group, or this one's
   [[noreturn]] void fail_group(const Fingerprint& mine, ErrorCode code, const std::string& own);
 };

@@ -151,6 +151,11 @@ void ThreadGroup::publish_failure(int rank, const std::string& text) {
   record_failure(rank, text);
 }
 
+std::string ThreadGroup::first_failure() {
+  std::lock_guard lock(mutex_);
+  return failure_ ? "rank " + std::to_string(failure_->rank) + ": " + failure_->text : "";
+}
+
 void ThreadGroup::record_failure(int rank, const std::string& text) {
   if (!failure_) {
     failure_ = Failure{rank, text};

@@ -108,6 +108,8 @@ class ThreadGroup {
   void stop_reading(Exchange& exchange) noexcept;
   void leave(Exchange& exchange, int rank, bool complete) noexcept;
   void publish_failure(int rank, const std::string& text);
+  /// "rank R: text", empty for none.
+  std::string first_failure();
   /// Until every rank is here; returns the number of the generation that begins.
   std::uint64_t recover(int rank);
   std::uint64_t generation();

@@ -101,9 +101,9 @@ class AllGatherWork : public ThreadsWork {
 class ReduceScatterWork : public ThreadsWork {
  public:
   ReduceScatterWork(Side side, const detail::Fingerprint& fingerprint, at::Tensor dst,
-                    at::Tensor src, Reduction reduction)
+                    at::Tensor src, Finish finish)
       : ThreadsWork(std::move(side), fingerprint, std::move(dst), std::move(src)),
-        reduction_(reduction) {}
+        finish_(finish) {}
 
  private:
   void read(std::span<const void* const> sources) override {
@@ -115,10 +115,10 @@ class ReduceScatterWork : public ThreadsWork {
       slices[r] = static_cast<const std::byte*>(sources[r]) + rank() * slice_bytes();
     }
     detail::reduce_slices(dst().mutable_data_ptr(), dst().scalar_type(), slices, dst().numel(),
-                          src().scalar_type(), reduction_);
+                          src().scalar_type(), finish_);
   }
 
-  Reduction reduction_;
+  Finish finish_;
 };
 
 class BroadcastWork : public ThreadsWork {
@@ -137,37 +137,37 @@ class BroadcastWork : public ThreadsWork {
   std::size_t root_;
 };
 
-class AgreeWork : public ThreadsWork {
+class PublishWork : public ThreadsWork {
  public:
-  AgreeWork(Side side, const detail::Fingerprint& fingerprint)
+  PublishWork(Side side, const detail::Fingerprint& fingerprint)
       : ThreadsWork(std::move(side), fingerprint, {}, {}) {}
 
  private:
   void read(std::span<const void* const>) override {}
 };
 
-class ThreadsCommunicator : public Communicator {
+class ThreadsTransport final : public detail::HostTransport {
  public:
-  ThreadsCommunicator(std::shared_ptr<ThreadGroup> group, detail::SeatPointer seat,
-                      std::shared_ptr<detail::GroupNumbers> numbers)
-      : side_{std::move(group), std::move(seat)},
+  ThreadsTransport(std::shared_ptr<ThreadGroup> group, detail::SeatPointer seat,
+                   std::shared_ptr<detail::GroupNumbers> numbers)
+      : HostTransport(detail::threads_traits()),
+        side_{std::move(group), std::move(seat)},
         numbers_(std::move(numbers)),
         generation_(side_.group->generation()) {}
 
   int rank() const override { return side_.seat->index; }
   int size() const override { return side_.seat->size(); }
-  std::string transport() const override { return "threads"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     const auto fingerprint = next(detail::check_all_gather(*this, dst, src, label));
     return std::make_unique<AllGatherWork>(side_, fingerprint, std::move(dst), std::move(src));
   }
 
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override {
-    const auto fingerprint = next(detail::check_reduce_scatter(*this, dst, src, reduction, label));
+    const auto fingerprint = next(detail::check_reduce_scatter(*this, dst, src, finish, label));
     return std::make_unique<ReduceScatterWork>(side_, fingerprint, std::move(dst), std::move(src),
-                                               reduction);
+                                               finish);
   }
 
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
@@ -175,8 +175,8 @@ class ThreadsCommunicator : public Communicator {
     return std::make_unique<BroadcastWork>(side_, fingerprint, buffer);
   }
 
-  std::unique_ptr<Work> agree(const Label& label) override {
-    return std::make_unique<AgreeWork>(side_, next(detail::describe_agree(label)));
+  std::unique_ptr<Work> publish(const Label& label) override {
+    return std::make_unique<PublishWork>(side_, next(detail::describe_agree(label)));
   }
 
   std::int64_t reserve_staging(std::int64_t, int) override { return 0; }
@@ -187,8 +187,12 @@ class ThreadsCommunicator : public Communicator {
     side_.group->set_timeout(timeout);
   }
 
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override;
+  void announce(const Announcement& announcement) override {
+    side_.seat->announced->add(detail::describe(announcement), generation());
+  }
+
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
+                                           const std::string& label) override;
 
   void recover() override { side_.group->recover(side_.seat->rank()); }
   std::uint64_t generation() const override { return side_.group->generation(); }
@@ -196,6 +200,7 @@ class ThreadsCommunicator : public Communicator {
   void publish_failure(const std::string& text) noexcept override {
     side_.group->publish_failure(side_.seat->rank(), text);
   }
+  std::string first_failure() noexcept override { return side_.group->first_failure(); }
 
  private:
   detail::Fingerprint next(const detail::Description& description) {
@@ -203,7 +208,8 @@ class ThreadsCommunicator : public Communicator {
       generation_ = current;
       sequence_ = 0;
     }
-    const auto fingerprint = detail::make_fingerprint(description, ++sequence_, *side_.seat);
+    const auto fingerprint =
+        detail::make_fingerprint(description, ++sequence_, *side_.seat, generation_);
     side_.seat->log->start(fingerprint);
     return fingerprint;
   }
@@ -214,17 +220,17 @@ class ThreadsCommunicator : public Communicator {
   std::uint64_t generation_;  ///< that of `sequence_`
 };
 
-std::shared_ptr<Communicator> ThreadsCommunicator::split(const std::vector<int>& ranks,
-                                                         const std::string& label) {
-  auto seat =
-      detail::agree_on_split(*this, *side_.seat, *numbers_, ranks, label, side_.group->size());
+std::shared_ptr<detail::HostTransport> ThreadsTransport::make_part(const std::vector<int>& ranks,
+                                                                   const std::string& label) {
+  auto seat = detail::agree_on_split(*this, traits().name, *side_.seat, *numbers_, ranks, label,
+                                     side_.group->size());
   if (seat->size() == 1) {
-    return detail::make_group_of_one(shared_from_this());
+    return detail::make_group_of_one(link());
   }
-  return std::make_shared<ThreadsCommunicator>(side_.group, std::move(seat), numbers_);
+  return std::make_shared<ThreadsTransport>(side_.group, std::move(seat), numbers_);
 }
 
-at::Tensor ThreadsCommunicator::shared_memory(std::int64_t bytes, const Label& label) {
+at::Tensor ThreadsTransport::shared_memory(std::int64_t bytes, const Label& label) {
   const detail::DispatchGuard guard;
   FSDP_CHECK(bytes >= 0, ErrorCode::kInvalidArgument, "shared memory of ", bytes, " bytes");
   detail::Description description = detail::describe_agree(label);
@@ -255,11 +261,11 @@ std::shared_ptr<ThreadGroup> make_thread_group(int size, detail::Milliseconds ti
   return std::make_shared<ThreadGroup>(size, timeout);
 }
 
-std::shared_ptr<Communicator> make_threads_communicator(std::shared_ptr<ThreadGroup> group,
-                                                        int rank) {
+std::shared_ptr<detail::HostTransport> make_threads_transport(std::shared_ptr<ThreadGroup> group,
+                                                              int rank) {
   auto seat = detail::whole_seat("threads", rank, group->size());
-  return std::make_shared<ThreadsCommunicator>(std::move(group), std::move(seat),
-                                               std::make_shared<detail::GroupNumbers>());
+  return std::make_shared<ThreadsTransport>(std::move(group), std::move(seat),
+                                            std::make_shared<detail::GroupNumbers>());
 }
 
 }  // namespace fsdp::comm

@@ -6,18 +6,22 @@
 #include <memory>
 #include <string>
 
+#include "comm/host_transport.hpp"
 #include "comm/timeout.hpp"
-#include "fsdp/comm/communicator.hpp"
 
 namespace fsdp::comm {
+
+namespace detail {
+inline Traits threads_traits() { return {.name = "threads"}; }
+}  // namespace detail
 
 /// What the ranks of one group share. *Thread safety*: internally locked.
 class ThreadGroup;
 
 std::shared_ptr<ThreadGroup> make_thread_group(int size, detail::Milliseconds timeout);
 
-/// The communicator of one rank; make one for each rank of the group.
-std::shared_ptr<Communicator> make_threads_communicator(std::shared_ptr<ThreadGroup> group,
-                                                        int rank);
+/// One rank's way to the others; make one for each rank of the group.
+std::shared_ptr<detail::HostTransport> make_threads_transport(std::shared_ptr<ThreadGroup> group,
+                                                              int rank);
 
 }  // namespace fsdp::comm

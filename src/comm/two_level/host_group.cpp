@@ -14,7 +14,7 @@ namespace {
 /// Runs `act` of something that began in `generation`; what ends the group is told to the whole
 /// job. A mismatch leaves the ranks in step, and what is void concerns nobody.
 template <class Act>
-auto telling(Communicator& job, std::uint64_t generation, Act act) {
+auto telling(Job& job, std::uint64_t generation, Act act) {
   try {
     return act();
   } catch (const Error& error) {
@@ -28,40 +28,39 @@ auto telling(Communicator& job, std::uint64_t generation, Act act) {
 
 class HostWork : public Work {
  public:
-  HostWork(std::shared_ptr<Communicator> job, std::unique_ptr<Work> work)
+  HostWork(std::shared_ptr<Job> job, std::unique_ptr<Work> work)
       : job_(std::move(job)), generation_(job_->generation()), work_(std::move(work)) {}
   void wait() override {
     telling(*job_, generation_, [&] { work_->wait(); });
   }
 
  private:
-  std::shared_ptr<Communicator> job_;
+  std::shared_ptr<Job> job_;
   std::uint64_t generation_;
   std::unique_ptr<Work> work_;
 };
 
-class HostGroup final : public Communicator {
+class HostGroup final : public HostTransport {
  public:
-  HostGroup(std::shared_ptr<Communicator> job, std::shared_ptr<Communicator> host)
-      : job_(std::move(job)), host_(std::move(host)) {}
+  HostGroup(std::shared_ptr<Job> job, std::shared_ptr<HostTransport> host)
+      : HostTransport(host->traits()), job_(std::move(job)), host_(std::move(host)) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
-  std::string transport() const override { return host_->transport(); }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override {
     return start([&] { return host_->all_gather(std::move(dst), std::move(src), label); });
   }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override {
     return start(
-        [&] { return host_->reduce_scatter(std::move(dst), std::move(src), reduction, label); });
+        [&] { return host_->reduce_scatter(std::move(dst), std::move(src), finish, label); });
   }
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override {
     return start([&] { return host_->broadcast(std::move(buffer), root, label); });
   }
-  std::unique_ptr<Work> agree(const Label& label) override {
-    return start([&] { return host_->agree(label); });
+  std::unique_ptr<Work> publish(const Label& label) override {
+    return start([&] { return host_->publish(label); });
   }
 
   std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override {
@@ -70,12 +69,12 @@ class HostGroup final : public Communicator {
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override {
     return telling(*job_, generation(), [&] { return host_->shared_memory(bytes, label); });
   }
-  bool shares_memory() const override { return host_->shares_memory(); }
   at::Tensor buffer(std::int64_t bytes) override { return host_->buffer(bytes); }
 
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override {
-    auto part = telling(*job_, generation(), [&] { return host_->split(ranks, label); });
+  void announce(const Announcement& announcement) override { host_->announce(announcement); }
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
+                                           const std::string& label) override {
+    auto part = telling(*job_, generation(), [&] { return host_->make_part(ranks, label); });
     return std::make_shared<HostGroup>(job_, std::move(part));
   }
 
@@ -83,6 +82,7 @@ class HostGroup final : public Communicator {
   void recover() override { job_->recover(); }
   std::uint64_t generation() const override { return job_->generation(); }
   void publish_failure(const std::string& text) noexcept override { job_->publish_failure(text); }
+  std::string first_failure() noexcept override { return job_->first_failure(); }
 
  private:
   template <class Start>
@@ -90,14 +90,14 @@ class HostGroup final : public Communicator {
     return std::make_unique<HostWork>(job_, telling(*job_, generation(), start_on_host));
   }
 
-  std::shared_ptr<Communicator> job_;
-  std::shared_ptr<Communicator> host_;
+  std::shared_ptr<Job> job_;
+  std::shared_ptr<HostTransport> host_;
 };
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_host_group(std::shared_ptr<Communicator> job,
-                                              std::shared_ptr<Communicator> host) {
+std::shared_ptr<HostTransport> make_host_group(std::shared_ptr<Job> job,
+                                               std::shared_ptr<HostTransport> host) {
   return std::make_shared<HostGroup>(std::move(job), std::move(host));
 }
 

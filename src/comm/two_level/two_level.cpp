@@ -12,13 +12,14 @@
 
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
-#include "comm/gloo/gloo_communicator.hpp"
+#include "comm/gloo/gloo_transport.hpp"
 #include "comm/gloo/gloo_work.hpp"
 #include "comm/group_of_one.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/shm/shm.hpp"
 #include "comm/two_level/host_group.hpp"
 #include "comm/two_level/two_level_steps.hpp"
+#include "comm/wire.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm {
@@ -38,15 +39,7 @@ class Elsewhere {
       std::lock_guard lock(mutex_);
       exchange = exchange_.lock();
     }
-    if (!exchange) {
-      return "";
-    }
-    FailureBoard& board = exchange->board();
-    if (!board.has_failure()) {
-      board.look_soon();
-      return "";
-    }
-    return board.read(Milliseconds(0));
+    return exchange ? exchange->first_failure() : "";
   }
 
  private:
@@ -54,11 +47,11 @@ class Elsewhere {
   std::weak_ptr<GlooExchange> exchange_;
 };
 
-class TwoLevelCommunicator final : public GlooCommunicator {
+class TwoLevelTransport final : public GlooTransport {
  public:
-  TwoLevelCommunicator(const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options,
-                       int locals)
-      : GlooCommunicator(store, options, kName),
+  TwoLevelTransport(const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options,
+                    int locals)
+      : GlooTransport(store, options, two_level_traits()),
         place_{.hosts = options.size / locals,
                .locals = locals,
                .host = options.rank / locals,
@@ -66,26 +59,24 @@ class TwoLevelCommunicator final : public GlooCommunicator {
         elsewhere_(std::make_shared<Elsewhere>()) {
     elsewhere_->watch(shared_exchange());
     const auto prefix = "fsdp/host/" + std::to_string(place_.host);
-    host_ = make_shm_communicator({.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store),
-                                   .rank = place_.local,
-                                   .size = locals,
-                                   .timeout = options.timeout,
-                                   .first_rank = place_.host * locals,
-                                   .job_size = options.size},
-                                  [elsewhere = elsewhere_] { return elsewhere->failure(); });
+    host_ = make_shm_transport({.store = c10::make_intrusive<c10d::PrefixStore>(prefix, store),
+                                .rank = place_.local,
+                                .size = locals,
+                                .timeout = options.timeout,
+                                .first_rank = place_.host * locals,
+                                .job_size = options.size},
+                               [elsewhere = elsewhere_] { return elsewhere->failure(); });
     inside_ = split_for_background(*host_, "inside a host");
   }
-  TwoLevelCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat, Place place,
-                       std::shared_ptr<Communicator> host, Host inside)
-      : GlooCommunicator(std::move(job), std::move(seat)),
+  TwoLevelTransport(std::shared_ptr<GlooTransport> job, SeatPointer seat, Place place,
+                    std::shared_ptr<HostTransport> host, Host inside)
+      : GlooTransport(std::move(job), std::move(seat), two_level_traits()),
         place_(place),
         host_(std::move(host)),
         inside_(std::move(inside)) {}
 
-  std::string transport() const override { return kName; }
-
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override;
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override;
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override;
 
@@ -97,16 +88,16 @@ class TwoLevelCommunicator final : public GlooCommunicator {
 
   at::Tensor buffer(std::int64_t bytes) override { return host_->buffer(bytes); }
 
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override;
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
+                                           const std::string& label) override;
 
   void set_timeout(std::chrono::milliseconds timeout) override {
-    GlooCommunicator::set_timeout(timeout);
+    GlooTransport::set_timeout(timeout);
     host_->set_timeout(timeout);
   }
 
   void recover() override {
-    GlooCommunicator::recover();
+    GlooTransport::recover();
     if (elsewhere_) {  // of the whole job
       elsewhere_->watch(shared_exchange());
       host_->recover();
@@ -114,20 +105,18 @@ class TwoLevelCommunicator final : public GlooCommunicator {
   }
 
  private:
-  static constexpr const char* kName = "shm+gloo";
-
   /// What a reduce-scatter of slices like `dst` stages, in `flight`, with receives posted.
   Partials post_partials(Flight& flight, const at::Tensor& dst, at::ScalarType dtype);
 
   const Place place_;
   std::shared_ptr<Elsewhere> elsewhere_;  ///< of the whole job
   // The ranks of this host, for two threads.
-  std::shared_ptr<Communicator> host_;  ///< the rank's own
-  Host inside_;                         ///< the progress thread's
+  std::shared_ptr<HostTransport> host_;  ///< the rank's own
+  Host inside_;                          ///< the progress thread's
 };
 
-std::unique_ptr<Work> TwoLevelCommunicator::all_gather(at::Tensor dst, at::Tensor src,
-                                                       const Label& label) {
+std::unique_ptr<Work> TwoLevelTransport::all_gather(at::Tensor dst, at::Tensor src,
+                                                    const Label& label) {
   const DispatchGuard guard;
   const Description description = check_all_gather(*this, dst, src, label);
   const at::Tensor flat = dst.detach().view({-1});
@@ -149,8 +138,8 @@ std::unique_ptr<Work> TwoLevelCommunicator::all_gather(at::Tensor dst, at::Tenso
       description.bytes == 0 ? Steps{} : gather_steps(inside_, place_, flat, label));
 }
 
-Partials TwoLevelCommunicator::post_partials(Flight& flight, const at::Tensor& dst,
-                                             at::ScalarType dtype) {
+Partials TwoLevelTransport::post_partials(Flight& flight, const at::Tensor& dst,
+                                          at::ScalarType dtype) {
   const auto bytes = dst.numel() * static_cast<std::int64_t>(at::elementSize(dtype));
   flight.pool = staging();
   flight.staging = staging()->take(bytes * (2 * place_.hosts - 1));
@@ -171,26 +160,24 @@ Partials TwoLevelCommunicator::post_partials(Flight& flight, const at::Tensor& d
   return partials;
 }
 
-std::unique_ptr<Work> TwoLevelCommunicator::reduce_scatter(at::Tensor dst, at::Tensor src,
-                                                           Reduction reduction,
-                                                           const Label& label) {
+std::unique_ptr<Work> TwoLevelTransport::reduce_scatter(at::Tensor dst, at::Tensor src,
+                                                        Finish finish, const Label& label) {
   const DispatchGuard guard;
-  const Description description = check_reduce_scatter(*this, dst, src, reduction, label);
-  const bool is_low = is_widening(at::kFloat, src.scalar_type());
+  const Description description = check_reduce_scatter(*this, dst, src, finish, label);
+  const at::ScalarType wire = wire_of(Summing::kInParts, dst.scalar_type(), src.scalar_type());
   Partials partials;
-  auto flight = start(description, [&](Flight& posted) {
-    partials = post_partials(posted, dst, is_low ? at::kFloat : src.scalar_type());
-  });
+  auto flight =
+      start(description, [&](Flight& posted) { partials = post_partials(posted, dst, wire); });
   Steps steps;
   if (dst.numel() != 0) {
-    steps = reduce_steps(inside_, place_, dst, src, partials, reduction, label);
+    steps = reduce_steps(inside_, place_, dst, src, partials, finish, label);
   }
   return std::make_unique<GlooWork>(shared_exchange(), std::move(flight), std::move(dst),
                                     std::move(src), std::move(steps));
 }
 
-std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int root,
-                                                      const Label& label) {
+std::unique_ptr<Work> TwoLevelTransport::broadcast(at::Tensor buffer, int root,
+                                                   const Label& label) {
   const DispatchGuard guard;
   const Description description = check_broadcast(*this, buffer, root, label);
   auto flight = start(description, [&](Flight& posted) {
@@ -214,8 +201,8 @@ std::unique_ptr<Work> TwoLevelCommunicator::broadcast(at::Tensor buffer, int roo
 
 /// The group's ranks on this host are a group of this host, in any case. What the whole group is
 /// depends on how its ranks lie on the hosts.
-std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>& ranks,
-                                                          const std::string& label) {
+std::shared_ptr<HostTransport> TwoLevelTransport::make_part(const std::vector<int>& ranks,
+                                                            const std::string& label) {
   const DispatchGuard guard;
   auto seat = take_seat(ranks, label);
   std::vector<int> locals;
@@ -227,14 +214,14 @@ std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>
       locals.push_back(rank % place_.locals);
     }
   }
-  auto host = host_->split(locals, label);
+  auto host = host_->make_part(locals, label);
   Host inside;
-  exchange().progress().run([&] { inside = inside_->split(locals, label); },
+  exchange().progress().run([&] { inside = inside_->make_part(locals, label); },
                             Clock::now() + exchange().timeout());
   // Of all hosts: nobody goes on, to recover() say, while others are still here.
-  agree({.name = "split: " + label})->wait();
+  barrier({.name = "split: " + label});
   if (ranks.size() == 1) {
-    return make_group_of_one(shared_from_this());
+    return make_group_of_one(link());
   }
   if (locals.size() == ranks.size()) {
     return make_host_group(shared_job(), std::move(host));
@@ -245,13 +232,13 @@ std::shared_ptr<Communicator> TwoLevelCommunicator::split(const std::vector<int>
                          return n == 0 || n == static_cast<int>(locals.size());
                        });
   if (!is_even || locals.size() == 1) {
-    return std::make_shared<GlooCommunicator>(shared_job(), std::move(seat));
+    return std::make_shared<GlooTransport>(shared_job(), std::move(seat));
   }
   const auto each = static_cast<int>(locals.size());
   const Place place{
       .hosts = used, .locals = each, .host = seat->index / each, .local = seat->index % each};
-  return std::make_shared<TwoLevelCommunicator>(shared_job(), std::move(seat), place,
-                                                std::move(host), std::move(inside));
+  return std::make_shared<TwoLevelTransport>(shared_job(), std::move(seat), place, std::move(host),
+                                             std::move(inside));
 }
 
 }  // namespace
@@ -276,13 +263,12 @@ int ranks_per_host(const std::vector<std::string>& hosts) {
   return static_cast<int>(locals);
 }
 
-std::shared_ptr<Communicator> make_two_level_communicator(
+std::shared_ptr<detail::HostTransport> make_two_level_transport(
     const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options, int ranks_per_host) {
   const detail::DispatchGuard guard;
-  auto communicator =
-      std::make_shared<detail::TwoLevelCommunicator>(store, options, ranks_per_host);
-  communicator->agree({.name = "connect hosts"})->wait();
-  return communicator;
+  auto transport = std::make_shared<detail::TwoLevelTransport>(store, options, ranks_per_host);
+  transport->barrier({.name = "connect hosts"});
+  return transport;
 }
 
 }  // namespace fsdp::comm

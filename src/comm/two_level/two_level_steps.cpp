@@ -55,7 +55,7 @@ Steps gather_steps(const Host& host, const Place& place, const at::Tensor& flat,
 }
 
 Steps reduce_steps(const Host& host, const Place& place, const at::Tensor& dst,
-                   const at::Tensor& src, const Partials& partials, const Reduction& reduction,
+                   const at::Tensor& src, const Partials& partials, const Finish& finish,
                    const Label& label) {
   const at::Tensor flat = src.detach().view({-1});
   Steps steps{.sends_inside = true};
@@ -83,7 +83,7 @@ Steps reduce_steps(const Host& host, const Place& place, const at::Tensor& dst,
       slices.push_back(part.const_data_ptr());
     }
     reduce_slices(dst.mutable_data_ptr(), dst.scalar_type(), slices, dst.numel(),
-                  partials.added.front().scalar_type(), reduction);
+                  partials.added.front().scalar_type(), finish);
   };
   return steps;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/gloo/gloo_work.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "comm/host_transport.hpp"
 
 namespace fsdp::comm::detail {
 
@@ -51,7 +51,7 @@ struct Place {
 at::Tensor slice_of(const at::Tensor& flat, int member, const Place& place);
 
 /// The ranks of this host; of the progress thread.
-using Host = std::shared_ptr<Communicator>;
+using Host = std::shared_ptr<HostTransport>;
 
 /// `flat` is the whole destination, in which the own slice lies already.
 Steps gather_steps(const Host& host, const Place& place, const at::Tensor& flat,
@@ -63,7 +63,7 @@ struct Partials {
   std::vector<at::Tensor> added;  ///< what the hosts add to this rank's slice
 };
 Steps reduce_steps(const Host& host, const Place& place, const at::Tensor& dst,
-                   const at::Tensor& src, const Partials& partials, const Reduction& reduction,
+                   const at::Tensor& src, const Partials& partials, const Finish& finish,
                    const Label& label);
 
 /// `root` is a member of the group.

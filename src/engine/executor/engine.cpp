@@ -36,22 +36,21 @@ Engine::Engine(Partition partition, const World& world, Options options)
       layout_(Setup(std::move(partition), world_, options_, copier_.get()).layout()),
       promise_(layout_, options_, ledger_),
       events_(options_.debug.observer),
-      health_(world_.communicator()),
-      residency_(layout_, ledger_, counters_, health_, events_, world_.communicator(),
+      health_(world_.job()),
+      residency_(layout_, ledger_, counters_, health_, events_, world_.job(),
                  options_.debug.poison_freed),
-      gradients_(layout_, residency_.shards(), ledger_, counters_, health_, world_.communicator()),
+      gradients_(layout_, residency_.shards(), ledger_, counters_, health_, world_.link()),
       executor_(layout_, counters_, health_, events_, residency_, gradients_, buffers_),
       full_scope_(layout_, ledger_, counters_, health_, residency_, executor_) {}
 
 void Engine::set_up() {
   gradients_.set_divisor(options_.gradient_divisor.among(world_.size()));
-  hand_over_weights(layout_, world_.communicator(), options_.initial_weights, gradients_,
-                    residency_);
+  hand_over_weights(layout_, world_.transport(), options_.initial_weights, gradients_, residency_);
   residency_.connect(weak_from_this());
   gradients_.connect(weak_from_this(), weak_from_this());
   full_scope_.connect(weak_from_this());
   if (options_.initial_weights == InitialWeights::kBroadcast) {
-    buffers_.broadcast(world_.communicator());
+    buffers_.broadcast(world_.transport());
   }
   if (options_.precision.buffers.has_value()) {
     buffers_.cast(*options_.precision.buffers);

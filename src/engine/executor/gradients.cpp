@@ -13,7 +13,7 @@ namespace fsdp::engine {
 
 Gradients::Gradients(const ModuleLayout& layout, const std::vector<FlatParts>& shards,
                      memory::Ledger& ledger, Counters& counters, Health& health,
-                     comm::Communicator& world)
+                     const comm::Link& world)
     : layout_(layout),
       shards_(shards),
       health_(health),

@@ -24,7 +24,7 @@ class Gradients {
  public:
   /// All that is passed outlives it.
   Gradients(const ModuleLayout& layout, const std::vector<FlatParts>& shards,
-            memory::Ledger& ledger, Counters& counters, Health& health, comm::Communicator& world);
+            memory::Ledger& ledger, Counters& counters, Health& health, const comm::Link& world);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;

@@ -18,10 +18,9 @@ bool is_of_the_group(ErrorCode code) {
 
 }  // namespace
 
-Health::Health(comm::Communicator& communicator)
-    : communicator_(communicator), generation_(communicator.generation()) {}
+Health::Health(comm::Job& job) : job_(job), generation_(job.generation()) {}
 
-bool Health::is_stale() const { return communicator_.generation() != generation_; }
+bool Health::is_stale() const { return job_.generation() != generation_; }
 
 void Health::check() const {
   if (failure_ != nullptr) {
@@ -30,7 +29,7 @@ void Health::check() const {
 }
 
 void Health::renew() {
-  generation_ = communicator_.generation();
+  generation_ = job_.generation();
   failure_ = nullptr;
 }
 
@@ -51,7 +50,7 @@ void Health::fail() {
   } catch (...) {
     text = "an exception that is no std::exception";
   }
-  communicator_.publish_failure(text);
+  job_.publish_failure(text);
   std::rethrow_exception(failure_);
 }
 

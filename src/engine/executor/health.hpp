@@ -8,15 +8,15 @@
 #include <exception>
 
 #include "engine/touch/touch.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 
 namespace fsdp::engine {
 
 /// *Thread safety*: under the engine's lock.
 class Health {
  public:
-  /// The communicator outlives it.
-  explicit Health(comm::Communicator& communicator);
+  /// The job outlives it.
+  explicit Health(comm::Job& job);
 
   /// Whether the group has recovered since the last renew(): what the engine holds is void.
   bool is_stale() const;
@@ -45,9 +45,9 @@ class Health {
   void note(std::exception_ptr failure) noexcept;
 
  private:
-  comm::Communicator& communicator_;
+  comm::Job& job_;
   std::exception_ptr failure_;
-  std::uint64_t generation_;  ///< the communicator's, at the last renew()
+  std::uint64_t generation_;  ///< the job's, at the last renew()
 };
 
 }  // namespace fsdp::engine

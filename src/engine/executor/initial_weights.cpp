@@ -5,8 +5,8 @@
 
 namespace fsdp::engine {
 
-void hand_over_weights(const ModuleLayout& layout, comm::Communicator& world,
-                       InitialWeights initial, const Gradients& gradients, Residency& residency) {
+void hand_over_weights(const ModuleLayout& layout, comm::Transport& world, InitialWeights initial,
+                       const Gradients& gradients, Residency& residency) {
   for (int index = 0; index < layout.count(); ++index) {
     const Unit& unit = layout.at(index);
     at::Tensor whole = gradients.spare_memory(index);

@@ -12,7 +12,7 @@ namespace fsdp::engine {
 /// Makes each unit whole once more, in memory that the gradients will need, with the values that
 /// rank 0 has or all ranks have alike, and lets `residency` take what it keeps of it.
 /// @collective all ranks
-void hand_over_weights(const ModuleLayout& layout, comm::Communicator& world,
-                       InitialWeights initial, const Gradients& gradients, Residency& residency);
+void hand_over_weights(const ModuleLayout& layout, comm::Transport& world, InitialWeights initial,
+                       const Gradients& gradients, Residency& residency);
 
 }  // namespace fsdp::engine

@@ -18,7 +18,7 @@ void count_gather(Counters& counters, const Unit& unit, at::ScalarType dtype) {
 }
 
 Residency::Residency(const ModuleLayout& layout, memory::Ledger& ledger, Counters& counters,
-                     Health& health, const Events& events, comm::Communicator& world, bool poisons)
+                     Health& health, const Events& events, comm::Job& world, bool poisons)
     : layout_(layout),
       counters_(counters),
       health_(health),
@@ -198,7 +198,7 @@ void Residency::announce_write(int unit) {
   if (is_read_since_fence_ && store_->needs_fence() && !layout_.at(unit).placement.is_resident()) {
     // Peers may still read this shard in place: operators that ran after the last fence.
     health_.together(
-        [&] { world_.agree({.name = "all ranks are done with the shared weights"})->wait(); });
+        [&] { world_.barrier({.name = "all ranks are done with the shared weights"}); });
     note_fence();
   }
   shards_[static_cast<std::size_t>(unit)].bump_version();

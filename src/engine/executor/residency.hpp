@@ -52,7 +52,7 @@ class Residency {
   /// All that is passed outlives it. With `poisons`, freed weights become NaN.
   /// @collective all ranks, with weights in shared memory
   Residency(const ModuleLayout& layout, memory::Ledger& ledger, Counters& counters, Health& health,
-            const Events& events, comm::Communicator& world, bool poisons);
+            const Events& events, comm::Job& world, bool poisons);
   ~Residency();
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
@@ -132,7 +132,7 @@ class Residency {
   Counters& counters_;
   Health& health_;
   const Events& events_;
-  comm::Communicator& world_;
+  comm::Job& world_;
   bool poisons_;
   std::unique_ptr<WeightStore> store_;
   std::deque<Slice> slices_;        ///< by unit

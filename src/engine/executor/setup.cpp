@@ -40,10 +40,7 @@ void set_pieces(Unit& unit) {
 }  // namespace
 
 Setup::Setup(Partition partition, const World& world, const Options& options, Copier* copier)
-    : partition_(std::move(partition)),
-      options_(options),
-      copier_(copier),
-      communicator_(world.communicator()) {}
+    : partition_(std::move(partition)), options_(options), copier_(copier), link_(world.link()) {}
 
 ModuleLayout Setup::layout() && {
   std::vector<Unit>& units = partition_.units;
@@ -53,9 +50,9 @@ ModuleLayout Setup::layout() && {
   for (Unit& unit : units) {
     place(unit, mesh);
   }
-  agree_on_manifest(communicator_, units, options_);
+  agree_on_manifest(*link_.job, units, options_);
   if (options_.initial_weights == InitialWeights::kCheckEqual) {
-    check_equal_weights(communicator_, units);
+    check_equal_weights(*link_.job, units);
   }
   const bool aliased = is_aliased();
   for (Unit& unit : units) {
@@ -78,7 +75,7 @@ void Setup::check_options() const {
              ErrorCode::kInvalidArgument, "[fully_shard] align_bytes is ", memory.align_bytes,
              ", extra_slots ", memory.extra_slots, " and replicate_below ",
              options_.replicate_below, ", none may be negative");
-  const double divisor = options_.gradient_divisor.among(communicator_.size());
+  const double divisor = options_.gradient_divisor.among(link_.size());
   FSDP_CHECK(std::isfinite(divisor) && divisor > 0, ErrorCode::kInvalidArgument,
              "[fully_shard] gradient_divisor is ", divisor, ", must be positive and finite");
 }
@@ -96,17 +93,17 @@ Groups Setup::groups_of_mesh() const {
   if (!is_needed) {
     return {};
   }
-  FSDP_CHECK(&mesh->world().communicator() == &communicator_, ErrorCode::kInvalidArgument,
+  FSDP_CHECK(&mesh->world().job() == link_.job.get(), ErrorCode::kInvalidArgument,
              "[fully_shard] Options::mesh is of another world than the one that is sharded over");
   mesh->refuse_others(
       {DeviceMesh::kReplicate, DeviceMesh::kShard},
       std::string("[fully_shard] the strategy ") + to_string(unit->placement.strategy));
-  return {.shard = &mesh->shard().communicator(), .replicate = &mesh->replicate().communicator()};
+  return {.shard = &mesh->shard().transport(), .replicate = &mesh->replicate().transport()};
 }
 
 /// Which slices of a unit are whose.
 void Setup::place(Unit& unit, const Groups& mesh) const {
-  unit.placement = make_placement(unit.placement.strategy, communicator_, mesh);
+  unit.placement = make_placement(unit.placement.strategy, *link_.transport, mesh);
   unit.is_kept = unit.is_kept && !unit.placement.is_resident();
   std::vector<std::int64_t> numels;
   for (Parameter& parameter : unit.parameters) {
@@ -130,8 +127,8 @@ bool Setup::is_aliased() const {
   const bool is_on_cpu =
       std::ranges::all_of(partition_.units, [](const Unit& unit) { return unit.device.is_cpu(); });
   return options_.memory.store == Store::kAliased ||
-         (options_.memory.store == Store::kAuto && communicator_.shares_memory() && is_on_cpu &&
-          !is_offloaded);
+         (options_.memory.store == Store::kAuto && link_.transport->traits().shares_memory &&
+          is_on_cpu && !is_offloaded);
 }
 
 /// Slots and buffers.

@@ -33,7 +33,7 @@ class Setup {
   Partition partition_;
   const Options& options_;
   Copier* copier_;
-  comm::Communicator& communicator_;
+  const comm::Link link_;
 };
 
 }  // namespace fsdp::engine

@@ -6,7 +6,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 #include <string_view>
 
@@ -67,37 +66,35 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-at::Tensor gather_rows(comm::Communicator& communicator, const at::Tensor& row, const char* name) {
-  at::Tensor rows = at::empty({communicator.size(), row.numel()}, row.options());
-  communicator.all_gather(rows.view({-1}), row, {.name = name})->wait();
-  return rows;
-}
+/// Of one rank's manifest.
+struct Head {
+  std::int64_t hash = 0;
+  std::int64_t bytes = 0;
+  bool operator==(const Head&) const = default;
+};
 
 }  // namespace
 
-void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>& units,
-                       const Options& options) {
-  const std::string own = write_manifest(units, options, communicator.size());
+void agree_on_manifest(comm::Job& job, const std::vector<Unit>& units, const Options& options) {
+  const std::string own = write_manifest(units, options, job.size());
   // Sizes first: what every rank sends has the same size, whatever it says.
-  const auto hash = static_cast<std::int64_t>(std::hash<std::string>{}(own));
-  const at::Tensor heads = gather_rows(
-      communicator, at::tensor({hash, static_cast<std::int64_t>(own.size())}, at::kLong),
-      "fully_shard: manifest");
-  if (heads.eq(heads[0]).all().item<bool>()) {
+  const Head head{.hash = static_cast<std::int64_t>(std::hash<std::string>{}(own)),
+                  .bytes = std::ssize(own)};
+  const auto heads = comm::gather_values(job, head, "fully_shard: manifest");
+  if (std::ranges::count(heads, heads.front()) == std::ssize(heads)) {
     return;
   }
-  const auto longest = heads.select(1, 1).max().item<std::int64_t>();
-  at::Tensor text = at::zeros({longest}, at::kByte);
-  std::memcpy(text.data_ptr(), own.data(), own.size());
-  const at::Tensor texts = gather_rows(communicator, text, "fully_shard: manifest text");
+  const auto longest = static_cast<std::size_t>(std::ranges::max(heads, {}, &Head::bytes).bytes);
+  std::vector<char> text(own.begin(), own.end());
+  text.resize(longest);
+  const auto texts = comm::gather_values(job, text, "fully_shard: manifest text");
   std::vector<std::vector<std::string>> manifests;
-  manifests.reserve(static_cast<std::size_t>(communicator.size()));
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    manifests.push_back(
-        lines_of(std::string(static_cast<const char*>(texts[rank].data_ptr()),
-                             static_cast<std::size_t>(heads[rank][1].item<std::int64_t>()))));
+  manifests.reserve(heads.size());
+  for (std::size_t rank = 0; rank < heads.size(); ++rank) {
+    manifests.push_back(lines_of(
+        std::string(texts.data() + rank * longest, static_cast<std::size_t>(heads[rank].bytes))));
   }
-  for (int rank = 1; rank < communicator.size(); ++rank) {
+  for (int rank = 1; rank < job.size(); ++rank) {
     const auto& first = manifests[0];
     const auto& other = manifests[static_cast<std::size_t>(rank)];
     for (std::size_t line = 0; line < std::min(first.size(), other.size()); ++line) {
@@ -110,7 +107,7 @@ void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>
   fail(ErrorCode::kMismatch, "[fully_shard] ranks disagree about the model");
 }
 
-void check_equal_weights(comm::Communicator& communicator, const std::vector<Unit>& units) {
+void check_equal_weights(comm::Job& job, const std::vector<Unit>& units) {
   std::vector<std::int64_t> hashes;
   std::vector<const Parameter*> parameters;
   for (const Unit& unit : units) {
@@ -122,15 +119,13 @@ void check_equal_weights(comm::Communicator& communicator, const std::vector<Uni
       parameters.push_back(&parameter);
     }
   }
-  const at::Tensor rows =
-      gather_rows(communicator, at::tensor(hashes, at::kLong), "fully_shard: equal weights");
-  for (int rank = 1; rank < communicator.size(); ++rank) {
+  const auto all = comm::gather_values(job, hashes, "fully_shard: equal weights");
+  for (int rank = 1; rank < job.size(); ++rank) {
+    const auto row = static_cast<std::size_t>(rank) * hashes.size();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto column = static_cast<std::int64_t>(i);
       FSDP_CHECK(
-          rows[rank][column].item<std::int64_t>() == rows[0][column].item<std::int64_t>(),
-          ErrorCode::kMismatch, "[fully_shard] parameter \"", parameters[i]->name,
-          "\" has other values on rank ", rank,
+          all[row + i] == all[i], ErrorCode::kMismatch, "[fully_shard] parameter \"",
+          parameters[i]->name, "\" has other values on rank ", rank,
           " than on rank 0: seed all ranks alike, or let InitialWeights::kBroadcast copy rank "
           "0's");
     }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/unit/unit.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 
 namespace fsdp::engine {
@@ -14,11 +14,10 @@ namespace fsdp::engine {
 /// Compares units, names, shapes, strides, dtypes and options over all ranks.
 /// @collective all ranks
 /// @throws Error kMismatch, with the same text on all ranks, naming the first line that differs
-void agree_on_manifest(comm::Communicator& communicator, const std::vector<Unit>& units,
-                       const Options& options);
+void agree_on_manifest(comm::Job& job, const std::vector<Unit>& units, const Options& options);
 
 /// Compares the bits of all parameters over all ranks.
 /// @collective all ranks @throws Error kMismatch naming the first parameter that differs
-void check_equal_weights(comm::Communicator& communicator, const std::vector<Unit>& units);
+void check_equal_weights(comm::Job& job, const std::vector<Unit>& units);
 
 }  // namespace fsdp::engine

@@ -139,7 +139,7 @@ bool GradSink::prepare_shard(int unit) {
 void GradSink::start_inner(int unit, const at::Tensor& flat) {
   const Unit& laid_out = at(unit);
   const comm::Label label{unit, laid_out.name};
-  comm::Communicator& group = *laid_out.placement.shard;
+  comm::Transport& group = *laid_out.placement.shard;
   if (laid_out.placement.has_both_stages()) {
     of(unit).work =
         group.reduce_scatter(partial_view(unit), flat, {.accumulate = of(unit).has_partial}, label);

@@ -30,7 +30,7 @@
 #include "engine/unit/bundle.hpp"
 #include "engine/unit/flat_parts.hpp"
 #include "engine/unit/module_layout.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/memory/ledger.hpp"
 
@@ -42,7 +42,7 @@ namespace fsdp::engine {
 class GradSink {
  public:
   /// Layout and shards outlive it.
-  GradSink(comm::Communicator& world, const ModuleLayout& layout,
+  GradSink(const comm::Link& world, const ModuleLayout& layout,
            const std::vector<FlatParts>& shards, memory::Ledger& ledger, Counters& counters);
   ~GradSink();
   GradSink(const GradSink&) = delete;
@@ -159,7 +159,7 @@ class GradSink {
   void advance_outer();
   void enter(memory::Kind kind, std::int64_t bytes);
 
-  comm::Communicator& world_;
+  comm::Transport& world_;
   const ModuleLayout& layout_;
   const std::vector<FlatParts>& shards_;
   memory::Ledger& ledger_;
@@ -181,7 +181,7 @@ class GradSink {
   std::vector<int> buffer_of_;      ///< by bundle, -1 when it has none
   std::vector<Outer> outer_;        ///< under way over the replicas
   std::unique_ptr<GradHome> home_;  ///< null: reductions end in the gradient shards
-  std::map<comm::Communicator*, std::int64_t> staging_;  ///< what was reserved for, in bytes
+  std::map<comm::Transport*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };
 

@@ -13,16 +13,16 @@
 
 namespace fsdp::engine {
 
-GradSink::GradSink(comm::Communicator& world, const ModuleLayout& layout,
+GradSink::GradSink(const comm::Link& world, const ModuleLayout& layout,
                    const std::vector<FlatParts>& shards, memory::Ledger& ledger, Counters& counters)
-    : world_(world),
+    : world_(*world.transport),
       layout_(layout),
       shards_(shards),
       ledger_(ledger),
       counters_(counters),
       grads_(layout.units.size()),
       of_units_(layout.units.size()),
-      presence_(world, layout.units),
+      presence_(*world.job, layout.units),
       buffer_of_(static_cast<std::size_t>(layout.bundles.count()), -1) {
   for (int unit = 0; unit < layout.count(); ++unit) {
     of(unit).arrivals.resize(layout.at(unit).parameters.size());
@@ -133,14 +133,14 @@ void GradSink::make_buffers() {
 
 /// What the transports need beyond that, by group of ranks.
 void GradSink::reserve_staging() {
-  const auto reserve = [&](comm::Communicator* group, std::int64_t src_bytes, int in_flight) {
+  const auto reserve = [&](comm::Transport* group, std::int64_t src_bytes, int in_flight) {
     const auto known = staging_.find(group);
     if (group != nullptr && (known == staging_.end() || known->second < src_bytes)) {
       staging_[group] = src_bytes;
       enter(memory::Kind::kStaging, group->reserve_staging(src_bytes, in_flight));
     }
   };
-  std::map<comm::Communicator*, std::int64_t> inner, outer;
+  std::map<comm::Transport*, std::int64_t> inner, outer;
   int in_flight = 1;
   for (int bundle = 0; bundle < layout_.bundles.count(); ++bundle) {
     int of_bundle = 0;

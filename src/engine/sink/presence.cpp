@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/sink/presence.hpp"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
 
-namespace {
-
-at::Tensor tensor_of(std::vector<std::uint64_t>& words) {
-  return at::from_blob(words.data(), {std::ssize(words)}, at::TensorOptions(at::kLong));
-}
-
-}  // namespace
-
-Presence::Presence(comm::Communicator& world, const std::vector<Unit>& units) : world_(world) {
+Presence::Presence(comm::Job& world, const std::vector<Unit>& units) : world_(world) {
   std::size_t parameters = 0;
   for (const Unit& unit : units) {
     first_bit_.push_back(parameters);
@@ -32,8 +23,8 @@ void Presence::forget_all() { std::ranges::fill(own_, 0); }
 
 void Presence::agree(double divisor) {
   own_[0] = std::bit_cast<std::uint64_t>(divisor);
-  world_.all_gather(tensor_of(all_), tensor_of(own_), {.name = "which gradients there are"})
-      ->wait();
+  world_.exchange(std::as_bytes(std::span(own_)), std::as_writable_bytes(std::span(all_)),
+                  {.name = "which gradients there are"});
   const auto ranks = static_cast<std::size_t>(world_.size());
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const auto theirs = std::bit_cast<double>(all_[rank * own_.size()]);

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "engine/unit/unit.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/job.hpp"
 
 namespace fsdp::engine {
 
 /// *Thread safety*: none. *Invariants*: allocates nothing after construction.
 class Presence {
  public:
-  Presence(comm::Communicator& world, const std::vector<Unit>& units);
+  Presence(comm::Job& world, const std::vector<Unit>& units);
 
   /// This rank has a gradient for the step, wherever it waits.
   void set(int unit, int parameter) { word(unit, parameter) |= mask(unit, parameter); }
@@ -41,7 +41,7 @@ class Presence {
     return std::uint64_t{1} << (bit(unit, parameter) % kBits);
   }
 
-  comm::Communicator& world_;
+  comm::Job& world_;
   std::vector<std::size_t> first_bit_;  ///< by unit
   std::vector<std::uint64_t> own_;      ///< the divisor's bits, then one bit per parameter
   std::vector<std::uint64_t> all_;      ///< of each rank

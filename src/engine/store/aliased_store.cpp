@@ -27,7 +27,7 @@ class AliasedStore : public WeightStore {
     std::vector<at::Tensor> slices(units_.size());
     // In the units' order, which is the same on all ranks.
     for (const Unit& unit : units_) {
-      comm::Communicator* group = unit.placement.shard;
+      comm::Transport* group = unit.placement.shard;
       if (group != nullptr && std::ranges::find(groups_, group) == groups_.end()) {
         groups_.push_back(group);
         make_memory(*group, slices);
@@ -39,7 +39,7 @@ class AliasedStore : public WeightStore {
 
   void start(int index, int /*slot*/, const Slice& /*slice*/) override {
     const auto unit = static_cast<std::size_t>(index);
-    works_[unit] = group_of_[unit]->agree({index, units_[unit].name});
+    works_[unit] = group_of_[unit]->publish({index, units_[unit].name});
   }
 
   void wait(int index) override {
@@ -63,7 +63,7 @@ class AliasedStore : public WeightStore {
 
  private:
   /// One piece of memory for all units that this group gathers.
-  void make_memory(comm::Communicator& group, std::vector<at::Tensor>& slices) {
+  void make_memory(comm::Transport& group, std::vector<at::Tensor>& slices) {
     std::int64_t bytes = 0;
     for (const Unit& unit : units_) {
       bytes += unit.placement.shard == &group ? align_up(unit.gathered_bytes()) : 0;
@@ -72,7 +72,7 @@ class AliasedStore : public WeightStore {
     FSDP_CHECK(memory.defined(), ErrorCode::kUnsupported,
                "[fully_shard] Store::kAliased needs memory that the ranks which gather from each "
                "other share; transport \"",
-               group.transport(),
+               group.traits().name,
                "\" has none here (are they all on one host?). Use Store::kSlots");
     char* next = static_cast<char*>(memory.data_ptr());
     for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -90,9 +90,9 @@ class AliasedStore : public WeightStore {
   }
 
   const std::vector<Unit>& units_;
-  std::vector<comm::Communicator*> groups_;    ///< distinct
-  std::vector<comm::Communicator*> group_of_;  ///< by unit
-  std::vector<at::Tensor> memories_;           ///< by group
+  std::vector<comm::Transport*> groups_;    ///< distinct
+  std::vector<comm::Transport*> group_of_;  ///< by unit
+  std::vector<at::Tensor> memories_;        ///< by group
   std::vector<void*> addresses_;
   std::vector<std::unique_ptr<comm::Work>> works_;
 };

@@ -11,7 +11,7 @@
 #include "engine/unit/bundle.hpp"
 #include "engine/unit/slice.hpp"
 #include "engine/unit/unit.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/memory/ledger.hpp"
 
 namespace fsdp::engine {

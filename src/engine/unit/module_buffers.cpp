@@ -3,10 +3,10 @@
 
 namespace fsdp::engine {
 
-void ModuleBuffers::broadcast(comm::Communicator& communicator) const {
+void ModuleBuffers::broadcast(comm::Transport& transport) const {
   for (const auto& [name, buffer] : saved_) {
     const at::Tensor dense = buffer.contiguous();
-    communicator.broadcast(dense, 0, {.name = "fully_shard: buffer " + name})->wait();
+    transport.broadcast(dense, 0, {.name = "fully_shard: buffer " + name})->wait();
     if (!dense.is_same(buffer)) {
       buffer.copy_(dense);
     }

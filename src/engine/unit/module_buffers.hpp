@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/unit/precision.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/shards.hpp"
 
 namespace fsdp::engine {
@@ -19,7 +19,7 @@ class ModuleBuffers {
       : saved_(std::move(saved)), is_low_(std::move(is_low)) {}
 
   /// Rank 0's go to all ranks. @collective all ranks
-  void broadcast(comm::Communicator& communicator) const;
+  void broadcast(comm::Transport& transport) const;
   /// From here on the module computes with these in `dtype`, and what is saved stays.
   void cast(at::ScalarType dtype);
   /// Brings the module's and the saved ones to one state, whichever was written.

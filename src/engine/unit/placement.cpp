@@ -21,7 +21,7 @@ namespace engine {
 
 namespace {
 
-comm::Communicator* unless_alone(comm::Communicator* group) {
+comm::Transport* unless_alone(comm::Transport* group) {
   return group->size() > 1 ? group : nullptr;
 }
 
@@ -32,7 +32,7 @@ bool needs_mesh(Strategy strategy) {
          strategy == Strategy::kSecondaryShard;
 }
 
-Placement make_placement(Strategy strategy, comm::Communicator& world, const Groups& mesh) {
+Placement make_placement(Strategy strategy, comm::Transport& world, const Groups& mesh) {
   Placement placement;
   placement.strategy = strategy;
   placement.slices = world.size();

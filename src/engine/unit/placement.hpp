@@ -18,7 +18,7 @@
 /// element is counted on exactly one rank.
 #pragma once
 
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/strategy.hpp"
 
 namespace fsdp::engine {
@@ -31,11 +31,11 @@ struct SliceRun {
 
 struct Placement {
   Strategy strategy = Strategy::kFullShard;
-  comm::Communicator* shard = nullptr;      ///< null: this rank has the whole unit at rest
-  comm::Communicator* replicate = nullptr;  ///< null: no other rank gives the same slices; one of
-                                            ///< the two is always there, if with this rank alone
+  comm::Transport* shard = nullptr;      ///< null: this rank has the whole unit at rest
+  comm::Transport* replicate = nullptr;  ///< null: no other rank gives the same slices; one of
+                                         ///< the two is always there, if with this rank alone
   /// kSecondaryShard: whom backward gathers with; null: with `shard`.
-  comm::Communicator* secondary = nullptr;
+  comm::Transport* secondary = nullptr;
   int slices = 1;
   SliceRun give = {};
   SliceRun own = {};
@@ -52,13 +52,13 @@ struct Placement {
 
 /// The two groups of a mesh, null where they are not needed.
 struct Groups {
-  comm::Communicator* shard = nullptr;
-  comm::Communicator* replicate = nullptr;
+  comm::Transport* shard = nullptr;
+  comm::Transport* replicate = nullptr;
 };
 
 /// Whether the strategy has to know who is whose replica.
 bool needs_mesh(Strategy strategy);
 
-Placement make_placement(Strategy strategy, comm::Communicator& world, const Groups& mesh = {});
+Placement make_placement(Strategy strategy, comm::Transport& world, const Groups& mesh = {});
 
 }  // namespace fsdp::engine

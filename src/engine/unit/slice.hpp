@@ -20,7 +20,7 @@ struct Refreshed {
 
 /// What the next gather of a unit sends, and with whom.
 struct GatherSource {
-  comm::Communicator* group;
+  comm::Transport* group;
   at::Tensor src;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The communicator of direct exchange; see NOTE [direct exchange] in gloo.cpp. What adds a level
+/// The transport of direct exchange; see NOTE [direct exchange] in gloo.cpp. What adds a level
 /// below it (two_level.hpp) derives from it.
 #pragma once
 
@@ -12,41 +12,43 @@
 #include "comm/gloo/gloo.hpp"
 #include "comm/gloo/gloo_exchange.hpp"
 #include "comm/gloo/staging_pool.hpp"
+#include "comm/host_transport.hpp"
 #include "comm/seat.hpp"
-#include "fsdp/comm/communicator.hpp"
 
 namespace fsdp::comm::detail {
 
 /// The whole job, or a group of it: then `job_` is the whole, which has the connections.
-class GlooCommunicator : public Communicator {
+class GlooTransport : public HostTransport {
  public:
-  GlooCommunicator(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options,
-                   const std::string& transport = "gloo");
-  GlooCommunicator(std::shared_ptr<GlooCommunicator> job, SeatPointer seat);
-  ~GlooCommunicator() override;
+  GlooTransport(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& options,
+                const Traits& traits = gloo_traits());
+  GlooTransport(std::shared_ptr<GlooTransport> job, SeatPointer seat,
+                const Traits& traits = gloo_traits());
+  ~GlooTransport() override;
 
   int rank() const override { return seat_->index; }
   int size() const override { return seat_->size(); }
-  std::string transport() const override { return "gloo"; }
 
   std::unique_ptr<Work> all_gather(at::Tensor dst, at::Tensor src, const Label& label) override;
-  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Reduction reduction,
+  std::unique_ptr<Work> reduce_scatter(at::Tensor dst, at::Tensor src, Finish finish,
                                        const Label& label) override;
   std::unique_ptr<Work> broadcast(at::Tensor buffer, int root, const Label& label) override;
-  std::unique_ptr<Work> agree(const Label& label) override;
+  std::unique_ptr<Work> publish(const Label& label) override;
   std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) override;
   at::Tensor shared_memory(std::int64_t bytes, const Label& label) override;
-  std::shared_ptr<Communicator> split(const std::vector<int>& ranks,
-                                      const std::string& label) override;
+  void announce(const Announcement& announcement) override;
+  std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
+                                           const std::string& label) override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   void recover() override;
   std::uint64_t generation() const override { return job().generation_; }
   void publish_failure(const std::string& text) noexcept override;
+  std::string first_failure() noexcept override { return exchange().first_failure(); }
 
  protected:
-  const GlooCommunicator& job() const { return job_ ? *job_ : *this; }
-  GlooCommunicator& job() { return job_ ? *job_ : *this; }
-  std::shared_ptr<GlooCommunicator> shared_job();
+  const GlooTransport& job() const { return job_ ? *job_ : *this; }
+  GlooTransport& job() { return job_ ? *job_ : *this; }
+  std::shared_ptr<GlooTransport> shared_job();
   const std::shared_ptr<GlooExchange>& shared_exchange() { return job().exchange_; }
   GlooExchange& exchange() { return *job().exchange_; }
   const Seat& seat() const { return *seat_; }
@@ -64,7 +66,7 @@ class GlooCommunicator : public Communicator {
   /// Makes the connections and the board of a generation.
   void connect(std::uint64_t generation);
 
-  const std::shared_ptr<GlooCommunicator> job_;
+  const std::shared_ptr<GlooTransport> job_;
   const SeatPointer seat_;
   const std::shared_ptr<StagingPool> staging_ = std::make_shared<StagingPool>();
   std::uint64_t sequence_ = 0;

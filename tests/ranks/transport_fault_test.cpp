@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/comm/communicator.hpp"
+#include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "ranks/transport_harness.hpp"
 #include "support/processes.hpp"
@@ -27,7 +27,6 @@
 namespace fsdp {
 namespace {
 
-using comm::Communicator;
 using comm::Work;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -58,12 +57,12 @@ class Mismatch : public testing::TestWithParam<std::string> {
   std::string expect_mismatch(const Start& start, const Start& start_on_rank_1) {
     constexpr int kRanks = 3;
     std::array<std::string, kRanks> texts;
-    test::run_ranks(GetParam(), kRanks, [&](Communicator& group) {
+    test::run_ranks(GetParam(), kRanks, [&](const comm::Link& group) {
       texts[static_cast<std::size_t>(group.rank())] = expect_error(ErrorCode::kMismatch, [&] {
         (group.rank() == 1 ? start_on_rank_1 : start)(group)->wait();
       });
       at::Tensor sum = at::ones({3});
-      group.all_reduce(sum, {.name = "after"});
+      group.transport->all_reduce(sum, {.name = "after"});
       EXPECT_TRUE(sum.eq(kRanks).all().item<bool>());
     });
     EXPECT_EQ(texts[0], texts[1]);
@@ -98,7 +97,9 @@ TEST_P(Mismatch, Fault006_EqualSizesOfDifferentDtypesNameBothDtypes) {
 }
 
 TEST_P(Mismatch, Fault007_ACollectiveOnOneRankOnlyNamesTheCall) {
-  const Start agree = [](Communicator& group) { return group.agree({.name = "grad_norm"}); };
+  const Start agree = [](const comm::Link& group) {
+    return group.transport->publish({.name = "grad_norm"});
+  };
   EXPECT_THAT(expect_mismatch(gather(8, at::kFloat, 2, "h.2"), agree),
               AllOf(HasSubstr("agree #"), HasSubstr("in \"grad_norm\""), HasSubstr("h.2"),
                     HasSubstr("full_parameters()")));
@@ -115,7 +116,7 @@ TEST_P(Mismatch, Fault009_TheOldestThatDiffersIsTheCauseInWhateverOrderRanksWait
   }
   constexpr int kRanks = 3;
   std::array<std::string, kRanks> texts;
-  test::run_ranks(GetParam(), kRanks, [&](Communicator& group) {
+  test::run_ranks(GetParam(), kRanks, [&](const comm::Link& group) {
     const bool is_odd = group.rank() == 1;
     auto first = gather(8, at::kFloat, 0, is_odd ? "h.9" : "h.0")(group);
     auto second = reduce(8, at::kFloat, 1, is_odd ? "h.8" : "h.1")(group);
@@ -131,15 +132,15 @@ TEST_P(Mismatch, Fault009_TheOldestThatDiffersIsTheCauseInWhateverOrderRanksWait
 
 TEST_P(Mismatch, DifferentRootsNameBoth) {
   const auto from = [](int root) -> Start {
-    return [root](Communicator& group) {
-      return group.broadcast(at::zeros({4}), root, {.name = "b"});
+    return [root](const comm::Link& group) {
+      return group.transport->broadcast(at::zeros({4}), root, {.name = "b"});
     };
   };
   EXPECT_THAT(expect_mismatch(from(0), from(2)),
               testing::ContainsRegex("different roots .(0 and 2|2 and 0)"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::Values("threads", "gloo", "shm", "c10d"),
+INSTANTIATE_TEST_SUITE_P(Transports, Mismatch, testing::ValuesIn(test::transports({.ranks = {3}})),
                          [](const auto& tested) { return tested.param; });
 
 // ---- ranks that fail, stall or leave, as threads ----------------------------------------------
@@ -151,9 +152,9 @@ TEST_P(Absence, Fault009_AMissingRankIsNamedWithUnitAndNumber) {
   std::mutex mutex;
   std::vector<std::string> texts;
   try {
-    test::run_ranks(GetParam(), 4, [&](Communicator& group) {
-      group.agree({.name = "warm-up"})->wait();
-      group.set_timeout(milliseconds(500));
+    test::run_ranks(GetParam(), 4, [&](const comm::Link& group) {
+      group.job->barrier({.name = "warm-up"});
+      group.job->set_timeout(milliseconds(500));
       if (group.rank() == 2) {
         std::this_thread::sleep_for(seconds(2));
         return;
@@ -178,8 +179,8 @@ TEST_P(Absence, Fault009_AMissingRankIsNamedWithUnitAndNumber) {
 
 TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
   const auto start = std::chrono::steady_clock::now();
-  test::run_ranks(GetParam(), 2, [&](Communicator& group) {
-    group.set_timeout(seconds(3));
+  test::run_ranks(GetParam(), 2, [&](const comm::Link& group) {
+    group.job->set_timeout(seconds(3));
     auto work = gather(1000, at::kFloat, 0, "h.0")(group);
     if (group.rank() == 0) {
       work.reset();
@@ -195,7 +196,8 @@ TEST_P(Absence, ADroppedCollectiveEndsTheOthersWaits) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(6));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Absence, testing::Values("threads", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Transports, Absence,
+                         testing::ValuesIn(test::transports({.ranks = {2, 4}, .recovers = true})),
                          [](const auto& tested) { return tested.param; });
 
 TEST(RunThreads, RethrowsTheFirstFailureAndEndsTheOthersAtOnce) {
@@ -231,7 +233,7 @@ TEST(RunThreads, ADropDuringUnwindingLeavesTheRealCauseToTheOthers) {
   std::string peer;
   expect_error(ErrorCode::kIo, [&] {
     run_threads(2, [&](World world) {
-      auto work = gather(1000, at::kFloat, 0, "h.0")(world.communicator());
+      auto work = gather(1000, at::kFloat, 0, "h.0")(world.link());
       if (world.rank() == 0) {
         fail(ErrorCode::kIo, "disk full");
       }
