@@ -287,13 +287,15 @@ TravelType parse_travel_type(const std::string& word) {
 }
 
 Strategy parse_strategy(const std::string& word) {
-  return parse<Strategy>("--strategy", word,
-                         {{"full-shard", Strategy::kFullShard},
-                          {"shard-grad", Strategy::kShardGrad},
-                          {"replicate", Strategy::kReplicate},
-                          {"hybrid", Strategy::kHybrid},
-                          {"hybrid-optimizer", Strategy::kHybridOptimizer},
-                          {"secondary-shard", Strategy::kSecondaryShard}});
+  std::string known;
+  for (int i = 0; i < kStrategies; ++i) {
+    const auto strategy = static_cast<Strategy>(i);
+    if (word == to_string(strategy)) {
+      return strategy;
+    }
+    base::append_to_list(known, to_string(strategy));
+  }
+  fail(ErrorCode::kInvalidArgument, "--strategy is '", word, "', must be one of ", known);
 }
 
 GradientSync parse_deferral(const std::string& word) {

@@ -6,6 +6,7 @@
 
 #include "fsdp/fsdp.hpp"
 #include "support/error_of.hpp"
+#include "support/strategy_name.hpp"
 #include "support/subjects.hpp"
 #include "support/weights.hpp"
 
@@ -63,7 +64,7 @@ TEST(Divisor, Fault013_IsPrintedWithThePromise) {
     model->sum().backward();
   });
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("over 2 ranks, shard_grad; gradients are summed over ranks and divided by "
+              HasSubstr("over 2 ranks, shard-grad; gradients are summed over ranks and divided by "
                         "12.5"));
 }
 
@@ -174,7 +175,7 @@ TEST_P(Deferring, AStepBeforeTheLastReductionIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Strategies, Deferring,
                          testing::Values(Strategy::kFullShard, Strategy::kShardGrad,
                                          Strategy::kReplicate),
-                         [](const auto& tested) { return std::string(to_string(tested.param)); });
+                         [](const auto& tested) { return name_of(tested.param); });
 
 /// 66 elements in two units of 42 and 24.
 struct Mlp : nn::Module {

@@ -392,7 +392,7 @@ TEST(Mesh, IsRefusedWhereItIsMissingUselessOrOfAnotherWorld) {
     options.mesh = DeviceMesh(world, 2, 1);
     options.strategy = Strategy::kShardGrad;
     EXPECT_THAT(error_of([&] { fully_shard(model, world, options); }),
-                HasSubstr("shard_grad has no use for Options::mesh"));
+                HasSubstr("shard-grad has no use for Options::mesh"));
   });
 }
 

@@ -234,8 +234,8 @@ TEST(Report, SaysWhatIsThere) {
     model->forward(rows_of(world.rank(), 2)).sum().backward();
     EXPECT_THAT(
         to_string(sharded.report()),
-        AllOf(HasSubstr("3 units over 2 ranks"), HasSubstr("(root), full_shard, stays gathered\n"),
-              HasSubstr("link1, full_shard\n"), HasSubstr("gathers"), HasSubstr("memory now\n"),
+        AllOf(HasSubstr("3 units over 2 ranks"), HasSubstr("(root), full-shard, stays gathered\n"),
+              HasSubstr("link1, full-shard\n"), HasSubstr("gathers"), HasSubstr("memory now\n"),
               HasSubstr("memory at its peak")));
   });
 }

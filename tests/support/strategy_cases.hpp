@@ -14,6 +14,7 @@
 #include "fsdp/comm/mesh.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/chain.hpp"
+#include "support/strategy_name.hpp"
 #include "support/subjects.hpp"
 
 namespace fsdp::test {
@@ -47,8 +48,8 @@ struct Case {
     return strategy == Strategy::kReplicate || (is_hybrid() && (replicate > 1 || shard == 1));
   }
   std::string name() const {
-    return std::string(to_string(strategy)) + "_" + std::to_string(replicate) + "x" +
-           std::to_string(shard) + (store == Store::kSlots ? "_slots" : "_aliased");
+    return name_of(strategy) + "_" + std::to_string(replicate) + "x" + std::to_string(shard) +
+           (store == Store::kSlots ? "_slots" : "_aliased");
   }
 };
 

@@ -29,7 +29,7 @@ enum class Strategy {
 };
 inline constexpr int kStrategies = 6;
 
-/// "full_shard", "shard_grad", "replicate", "hybrid", "hybrid_optimizer", "secondary_shard".
+/// "full-shard", "shard-grad", "replicate", "hybrid", "hybrid-optimizer", "secondary-shard".
 const char* to_string(Strategy strategy);
 
 }  // namespace fsdp

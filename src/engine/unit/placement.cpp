@@ -7,12 +7,12 @@ namespace fsdp {
 
 const char* to_string(Strategy strategy) {
   switch (strategy) {
-    case Strategy::kFullShard: return "full_shard";
-    case Strategy::kShardGrad: return "shard_grad";
+    case Strategy::kFullShard: return "full-shard";
+    case Strategy::kShardGrad: return "shard-grad";
     case Strategy::kReplicate: return "replicate";
     case Strategy::kHybrid: return "hybrid";
-    case Strategy::kHybridOptimizer: return "hybrid_optimizer";
-    case Strategy::kSecondaryShard: return "secondary_shard";
+    case Strategy::kHybridOptimizer: return "hybrid-optimizer";
+    case Strategy::kSecondaryShard: return "secondary-shard";
   }
   return "unknown strategy";
 }
