@@ -130,7 +130,7 @@ class Job {
   /// generation must be dropped.
   virtual std::uint64_t generation() const = 0;
 
-  /// Tells all ranks that this one has failed and why: waits that are under way on them, and all
+  /// Informs all ranks that this one has failed and why: waits that are under way on them, and all
   /// collectives to come, throw kPeerFailed with the first text published until recover(). Local.
   virtual void publish_failure(const std::string& text) noexcept = 0;
 

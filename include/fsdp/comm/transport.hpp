@@ -59,7 +59,7 @@ struct Finish {
 /// *Errors*: a collective throws Error kInvalidArgument for an undefined or non-contiguous tensor,
 /// unequal dtypes or sizes that do not fit, and kUnsupported for a tensor of a device that the
 /// transport does not take, before anything is sent, so that the ranks stay in step; kPeerFailed
-/// when the group has failed before. What peers do is told by Work::wait().
+/// when the group has failed before. What peers do is reported by Work::wait().
 ///
 /// *Groups, failures, recovery*: those of the group's Job. *Thread safety*: one thread at a time
 /// per rank, over all groups.
