@@ -7,15 +7,13 @@
 /// With weights in shared memory a rank's shard is what its peers compute with. Its optimizer may
 /// write when all ranks are done with the weights, and peers may read again when it has written:
 ///
-///   backward's end   ranks tell each other which gradients there are (Presence): each does so
-///   after
-///                    its own backward, and goes on when it has heard of all. That is the fence.
-///   other reads      operators that took weights since (evaluation, a norm, a backward that
-///   reduced
-///                    nothing): the first write to a shard asks for an agreement. See
-///                    Residency::announce_write().
-///   next read        the agreement that stands for a unit's gather: a rank joins it after its own
-///                    optimizer's step.
+///   backward's end  ranks tell each other which gradients there are (Presence): each does so
+///                   after its own backward, and goes on when it has heard of all: the fence
+///   other reads     operators that took weights since (evaluation, a norm, a backward that
+///                   reduced nothing): the first write to a shard asks for an agreement, see
+///                   Residency::announce_write()
+///   next read       the agreement that stands for a unit's gather: a rank joins it after its own
+///                   optimizer's step
 ///
 /// Where operators take another type than the shards have, what is shared is a copy. It is written
 /// just before that agreement, when the shard has changed, hence after the fence that came before
