@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// `fsdp checkpoint`: what may be done to checkpoints without ranks.
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 
+#include "bad_input.hpp"
 #include "commands.hpp"
 #include "fsdp/archive/diff.hpp"
 #include "fsdp/archive/listing.hpp"
@@ -24,13 +24,6 @@ struct CheckpointFlags {
   std::string dtype;
   bool tensors = false;
 };
-
-/// A path that was given and is not there is bad input.
-void need(const std::string& path) {
-  std::error_code ignored;
-  FSDP_CHECK(std::filesystem::exists(path, ignored), ErrorCode::kInvalidArgument, "'", path,
-             "' does not exist");
-}
 
 /// "5GB", "300 MB", "1024": bytes in powers of ten, as Hugging Face counts.
 std::int64_t parse_size(const std::string& text) {
@@ -54,7 +47,7 @@ std::int64_t parse_size(const std::string& text) {
 }
 
 int list(const CheckpointFlags& flags) {
-  need(flags.first);
+  need_path("DIR", flags.first, Wanted::kFile);
   const auto all = list_checkpoints(flags.first);
   for (const FoundCheckpoint& found : all) {
     std::printf("%10lld  %10s  %s%s%s\n", static_cast<long long>(found.step),
@@ -92,7 +85,7 @@ void show_tensors(const Index& index, Section section, bool each) {
 }
 
 int show(const CheckpointFlags& flags) {
-  need(flags.first);
+  need_path("PATH", flags.first, Wanted::kFile);
   const Checkpoint checkpoint(resolve_checkpoint(flags.first));
   const Index& index = checkpoint.index();
   std::printf("%s\nstep       %lld\n", checkpoint.path().c_str(),
@@ -115,7 +108,7 @@ int show(const CheckpointFlags& flags) {
 }
 
 int verify(const CheckpointFlags& flags) {
-  need(flags.first);
+  need_path("PATH", flags.first, Wanted::kFile);
   const std::string path = resolve_checkpoint(flags.first);
   const std::vector<std::string> problems = verify_checkpoint(path);
   for (const std::string& problem : problems) {
@@ -127,8 +120,8 @@ int verify(const CheckpointFlags& flags) {
 }
 
 int write(const CheckpointFlags& flags, const WriteWeightsOptions& options) {
-  need(flags.first);
-  write_weights(WeightSource(flags.first), flags.second, options);
+  need_path("SOURCE", flags.first, Wanted::kModel);
+  as_bad_input([&] { write_weights(WeightSource(flags.first), flags.second, options); });
   std::printf("written to %s\n", flags.second.c_str());
   return kSuccess;
 }
@@ -153,17 +146,19 @@ int convert(const CheckpointFlags& flags) {
 
 /// Weights and adapters become weights.
 int merge_lora(const CheckpointFlags& flags) {
-  need(flags.first);
-  need(flags.second);
-  write_weights(WeightSource::with_adapter(flags.first, flags.second), flags.third);
+  need_path("SOURCE", flags.first, Wanted::kModel);
+  need_path("ADAPTER", flags.second, Wanted::kModel);
+  as_bad_input(
+      [&] { write_weights(WeightSource::with_adapter(flags.first, flags.second), flags.third); });
   std::printf("written to %s\n", flags.third.c_str());
   return kSuccess;
 }
 
 int diff(const CheckpointFlags& flags) {
-  need(flags.first);
-  need(flags.second);
-  const std::vector<std::string> lines = diff_weights(flags.first, flags.second);
+  need_path("FIRST", flags.first, Wanted::kModel);
+  need_path("SECOND", flags.second, Wanted::kModel);
+  std::vector<std::string> lines;
+  as_bad_input([&] { lines = diff_weights(flags.first, flags.second); });
   for (const std::string& line : lines) {
     std::printf("%s\n", line.c_str());
   }

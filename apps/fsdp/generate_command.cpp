@@ -8,6 +8,7 @@
 
 #include "bad_input.hpp"
 #include "commands.hpp"
+#include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
@@ -45,9 +46,11 @@ void add_flags(CLI::App& command, GenerateFlags& flags) {
                   "The same as tokens, such as 1,42,7; the text is shown as tokens, too")
       ->delimiter(',')
       ->excludes(prompt);
-  command.add_option("--tokenizer", flags.tokenizer,
-                     "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
-                     "(default: the one beside the weights; without one, 256 tokens are bytes)");
+  command
+      .add_option("--tokenizer", flags.tokenizer,
+                  "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
+                  "(default: the one beside the weights; without one, 256 tokens are bytes)")
+      ->excludes("--prompt-tokens");
   command.add_option("--tokens", config.tokens, "Tokens to draw, at most")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
@@ -91,9 +94,17 @@ std::shared_ptr<const tokens::Tokenizer> tokenizer_of(const GenerateFlags& flags
 void resolve(GenerateFlags& flags) {
   train::GenerationConfig& config = flags.config;
   models::ModelConfig model;
+  need_path("PATH", config.path, Wanted::kModel);
   as_bad_input([&] { model = train::config_of(config.path); });
   FSDP_CHECK(config.top_p > 0 && config.top_p <= 1, ErrorCode::kInvalidArgument, "--top-p is ",
              config.top_p, ", must be above 0 and at most 1");
+  if (!config.adapter.empty()) {
+    need_path("--adapter", config.adapter, Wanted::kModel);
+    as_bad_input([&] { archive::WeightSource::with_adapter(config.path, config.adapter); });
+  }
+  if (!flags.tokenizer.empty() && flags.tokenizer != "bytes") {
+    need_path("--tokenizer", flags.tokenizer, Wanted::kModel);
+  }
   const std::int64_t vocab = models::sizes(model).vocab;
   flags.speaks_numbers = !config.prompt.empty();
   if (!flags.speaks_numbers) {
@@ -101,7 +112,8 @@ void resolve(GenerateFlags& flags) {
       const auto tokenizer = tokenizer_of(flags, vocab);
       FSDP_CHECK(tokenizer != nullptr, ErrorCode::kInvalidArgument, "'", config.path,
                  "' has no tokenizer beside it and ", vocab,
-                 " tokens, so they are no bytes: name its --tokenizer, or give --prompt-tokens");
+                 " tokens, so they are no bytes: name its --tokenizer (\"bytes\" if it was trained "
+                 "with --bytes), or give --prompt-tokens");
       config.prompt = tokenizer->encode(flags.prompt, {.special_tokens = true});
     });
     FSDP_CHECK(!config.prompt.empty(), ErrorCode::kInvalidArgument, "--prompt is empty");
@@ -110,6 +122,10 @@ void resolve(GenerateFlags& flags) {
     FSDP_CHECK(token >= 0 && token < vocab, ErrorCode::kInvalidArgument,
                "the prompt has the token ", token, ", outside the vocabulary of ", vocab);
   }
+  const std::int64_t context = models::sizes(model).context;
+  FSDP_CHECK(std::ssize(config.prompt) <= context, ErrorCode::kInvalidArgument, "the prompt has ",
+             config.prompt.size(), " tokens, the model sees ", context,
+             " at once, so its begin would be forgotten: shorten it");
   config.use_cache = !flags.no_cache;
   if (!flags.ignore_end) {
     config.ends = models::special_tokens(model).ends;

@@ -5,6 +5,7 @@
 #include <exception>
 #include <string_view>
 
+#include "command_line.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -48,7 +49,6 @@ int main(int argc, char** argv) {
   CLI::App app("Fully Sharded Data Parallel training for LibTorch", "fsdp");
   app.set_version_flag("--version", "fsdp " FSDP_VERSION " (LibTorch " FSDP_TORCH_VERSION ")");
   app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.footer(
       "Examples:\n"
       "  fsdp train                             the default model on the default text, 2 ranks\n"
@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
   const Action use_checkpoint = add_checkpoint(app);
   const Action generate = add_generate(app, arguments);
   const Action tokenize = add_tokenize(app);
+  make_strict(app, {"--out", "--prompt"});
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
     if (!app.got_subcommand("run") && !after_dashes.empty()) {
@@ -77,10 +78,7 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return app.exit(error);
     }
-    const bool unknown_command = app.get_subcommands().empty() && !arguments.empty();
-    const std::string problem =
-        unknown_command ? "'" + arguments.front() + "' is not a command" : first_line(error.what());
-    return report(problem + " (see fsdp --help, fsdp train --help)", kBadInput);
+    return report(explain(app, error), kBadInput);
   }
   if (app.got_subcommand("checkpoint")) {
     return run(use_checkpoint);

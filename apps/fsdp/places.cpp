@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "places.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "fsdp/archive/listing.hpp"
 
 namespace fsdp::apps {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+    "vocab.json",     "merges.txt",      "encoder.json",
+    "vocab.bpe",      "vocab.txt",       "spiece.model"};
+
+}  // namespace
 
 std::string program_path() {
   std::error_code error;
@@ -40,10 +51,16 @@ std::string job_variable() {
 
 std::string tokenizer_beside(const std::string& weights) {
   std::error_code ignored;
+  // Also what is not usable or not all there: whoever loads it says so.
   const auto has_one = [&](const fs::path& directory) {
-    return fs::exists(directory / "tokenizer.json", ignored) ||
-           (fs::exists(directory / "vocab.json", ignored) &&
-            fs::exists(directory / "merges.txt", ignored));
+    for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (name.ends_with(".tiktoken") ||
+          std::ranges::find(kTokenizerFiles, name) != std::end(kTokenizerFiles)) {
+        return true;
+      }
+    }
+    return false;
   };
   const fs::path directory =
       fs::is_directory(weights, ignored) ? fs::path(weights) : fs::path(weights).parent_path();

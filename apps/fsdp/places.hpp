@@ -15,8 +15,8 @@ std::string default_text();
 /// The variable that says that this process is already a rank of a job; empty when there is none.
 std::string job_variable();
 
-/// The directory with the tokenizer that lies beside weights, as archive::WeightSource opens them;
-/// empty when there is none.
+/// The directory with the tokenizer that lies beside weights, as archive::WeightSource opens them,
+/// whole and usable or not; empty when no file of one is there.
 std::string tokenizer_beside(const std::string& weights);
 
 }  // namespace fsdp::apps

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 
+#include "command_line.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
 #include "launch/launcher.hpp"
@@ -61,7 +62,11 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
       "  fsdp run -n 4 ./my_program --its-flag\n"
       "  fsdp run -n 2 -- python train.py");
   return [flags, command, after_dashes] {
-    flags->options.command = command_line(command->remaining(), after_dashes);
+    const Arguments before_dashes = command->remaining();
+    const bool is_option = !before_dashes.empty() && before_dashes.front().starts_with('-');
+    FSDP_CHECK(!is_option, ErrorCode::kInvalidArgument,
+               is_option ? unknown_option(*command, before_dashes.front()) : "");
+    flags->options.command = command_line(before_dashes, after_dashes);
     flags->options.grace =
         std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
     flags->options.pins_ranks = !flags->no_pin;

@@ -38,6 +38,9 @@ void check_out(const TokenizeFlags& flags) {
   std::error_code ignored;
   FSDP_CHECK(flags.out.ends_with(".bin"), ErrorCode::kInvalidArgument, "--out '", flags.out,
              "' does not end in .bin, by which fsdp train knows token files");
+  const fs::path parent = fs::absolute(flags.out).parent_path();
+  FSDP_CHECK(fs::is_directory(parent, ignored), ErrorCode::kInvalidArgument, "--out '", flags.out,
+             "' cannot be written: there is no directory '", parent.string(), "'");
   FSDP_CHECK(flags.force || !fs::exists(flags.out, ignored), ErrorCode::kInvalidArgument, "'",
              flags.out, "' exists; --force overwrites it, --out names another");
 }
@@ -51,6 +54,12 @@ int tokenize(TokenizeFlags flags) {
       flags.out = default_out(flags.inputs);
     }
     check_out(flags);
+    for (const std::string& input : flags.inputs) {
+      need_path("INPUT", input, Wanted::kData);
+    }
+    if (flags.tokenizer != "bytes") {
+      need_path("--tokenizer", flags.tokenizer, Wanted::kModel);
+    }
     tokenizer = tokens::load(flags.tokenizer);
     TokenProgress progress("tokenizing");
     flags.options.progress = [&](const data::TokenizeProgress& now) { progress.show(now); };
@@ -91,6 +100,9 @@ Action add_tokenize(CLI::App& app) {
                     "are text like any other");
   command->add_flag("--drop-unknown", flags->options.encode.drop_unknown,
                     "Leave out bytes that the vocabulary has no token for; else they are an error");
+  command->add_flag("--any-bytes", flags->options.any_bytes,
+                    "Take inputs that are no text in UTF-8: compressed files, tables, JSON and the "
+                    "like, byte for byte");
   command->add_flag("--force", flags->force, "Overwrite the token file");
   command->footer(
       "Examples:\n"

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "bad_input.hpp"
 #include "commands.hpp"
+#include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
@@ -36,6 +38,7 @@ struct TrainFlags {
   std::string strategy = "full-shard", deferral = "none";
   std::string param_dtype = "weights", reduce_dtype = "weights";
   bool tied = false, untied = false, train_adapter = false, no_pin = false;
+  std::function<bool(const char*)> is_given;  ///< whether an option stands in the command line
   std::string optimizer = train::to_string(train::OptimizerKind::kAdamW);
   std::string dtype = train::to_string(train::WeightType::kFloat32);
 };
@@ -114,6 +117,7 @@ void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
   auto* rank = group->add_option(
       "--lora-rank", config.lora.rank,
       "Freeze the weights of --init and train low-rank adapters of this rank beside them");
+  rank->check(CLI::PositiveNumber);
   group
       ->add_option("--lora-alpha", config.lora.alpha, "What they add is multiplied by alpha / rank")
       ->needs(rank)
@@ -136,10 +140,19 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   const auto output = command.add_option_group("Data and output");
   output->add_option("--data", config.data,
                      "Text file, directory, or .bin token file (default: the King James Bible)");
-  output->add_option("--tokenizer", config.tokenizer,
-                     "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
-                     "(default: that of --init, else tokens are bytes); text is tokenized once and "
-                     "kept in a cache");
+  output->add_flag("--any-bytes", config.any_bytes,
+                   "Take --data that is no text in UTF-8: compressed files, tables, JSON and the "
+                   "like, byte for byte");
+  auto* tokenizer = output->add_option(
+      "--tokenizer", config.tokenizer,
+      "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
+      "(default: that of --init, else tokens are bytes); text is tokenized once and "
+      "kept in a cache");
+  output
+      ->add_flag("--bytes", config.bytes,
+                 "Tokens are the bytes of the text, also with --init of a model that has, or "
+                 "lacks, a tokenizer")
+      ->excludes(tokenizer);
   output
       ->add_option("--eval-every", config.eval_every,
                    "Steps between evaluations; 0: at the end only")
@@ -148,11 +161,13 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->add_option("--eval-batches", config.eval_batches,
                    "Global batches of an evaluation; ten times as many at the end")
       ->capture_default_str();
-  output->add_option("--log", config.log, "File for one JSON object a step");
+  output->add_option("--log", config.log,
+                     "New file for one JSON object a step; --resume appends to that of its run");
   output->add_option("--out", config.out, "Directory for model.safetensors; \"\" saves nothing")
       ->capture_default_str();
   output->add_option("--save", config.save,
-                     "Directory for checkpoints, from which --resume goes on");
+                     "Directory for checkpoints, from which --resume goes on; without --resume one "
+                     "that has none");
   output
       ->add_option("--save-every", config.save_every,
                    "Steps between checkpoints; 0: after the last step only")
@@ -231,12 +246,36 @@ models::ModelConfig new_model(const TrainFlags& flags) {
 constexpr double kLearningRateOfPublished = 1e-4, kLearningRateOfAdapters = 1e-3;
 constexpr std::int64_t kSequenceOfPublished = 128;
 
+/// An option that would decide nothing was meant to.
+void check_use(const TrainFlags& flags) {
+  const train::TrainConfig& config = flags.config;
+  const auto& rule = flags.optimizer;
+  struct Unused {
+    const char* option;
+    bool is_unused;
+    std::string why;
+  };
+  const Unused all[] = {
+      {"--prompt", config.sample == 0, "--sample 0 draws no text"},
+      {"--keep", config.save.empty(), "without --save DIR no checkpoint is kept"},
+      {"--beta1", rule == "sgd", "--optimizer sgd takes --momentum"},
+      {"--beta2", rule == "sgd", "--optimizer sgd takes --momentum"},
+      {"--eps", rule == "sgd" || rule == "lion", "--optimizer " + rule + " has none"},
+      {"--prefetch", flags.strategy == "replicate", "--strategy replicate gathers nothing"}};
+  for (const Unused& option : all) {
+    FSDP_CHECK(!option.is_unused || !flags.is_given(option.option), ErrorCode::kInvalidArgument,
+               option.option, " decides nothing here: ", option.why, "; leave it out");
+  }
+}
+
 /// Begins with a model that is there.
 void resolve_init(TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
+  need_path("--init", config.init, Wanted::kModel);
   as_bad_input([&] { config.model = train::config_of(config.init); });
-  if (config.tokenizer.empty()) {
-    config.tokenizer = tokenizer_beside(config.init);
+  if (!config.adapter.empty()) {
+    need_path("--adapter", config.adapter, Wanted::kModel);
+    as_bad_input([&] { archive::WeightSource::with_adapter(config.init, config.adapter); });
   }
   if (flags.train_adapter) {
     FSDP_CHECK(!config.adapter.empty(), ErrorCode::kInvalidArgument,
@@ -264,6 +303,7 @@ void resolve_new(TrainFlags& flags) {
 }
 
 void resolve(TrainFlags& flags) {
+  check_use(flags);
   if (flags.config.init.empty()) {
     resolve_new(flags);
   } else {
@@ -282,7 +322,11 @@ void resolve(TrainFlags& flags) {
   if (flags.config.data.empty()) {
     flags.config.data = default_text();
   }
+  need_path("--data", flags.config.data, Wanted::kData);
   use_tokenizer(flags.config, flags.vocab.has_value() || !flags.config.init.empty());
+  if (flags.is_given("--prompt")) {
+    check_prompt(flags.config);
+  }
 }
 
 int train_here(const TrainFlags& flags) {
@@ -333,8 +377,10 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
       "  fsdp run -n 2 fsdp train                              inside a job: joins it\n"
       "  fsdp train --save runs/mine --save-every 100 --resume the same line starts and goes on\n"
       "\n"
-      "Exit codes: 0 success, 1 a rank failed, 2 bad input (nothing was started), 143 stopped by\n"
+      "Exit codes: 0 success, 1 a rank failed or the loss is not finite, 2 bad input (no step was\n"
+      "taken, nothing is overwritten), 143 stopped by\n"
       "SIGTERM (with --save: after a checkpoint).");
+  flags->is_given = [command](const char* option) { return command->count(option) > 0; };
   return [flags, arguments] {
     resolve(*flags);
     if (!job_variable().empty()) {
@@ -342,6 +388,7 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
     }
     const int ranks = flags->ranks == 0 ? kDefaultRanks : flags->ranks;
     train::check(flags->config, ranks);
+    train::check_earlier_run(flags->config);
     return ranks == 1 ? train_here(*flags) : launch_ranks(*flags, arguments, ranks);
   };
 }

@@ -6,6 +6,7 @@
 
 #include "archive/file.hpp"
 #include "archive/index_text.hpp"
+#include "archive/pickles.hpp"
 #include "archive/read_tensor.hpp"
 #include "archive/tensor_source.hpp"
 #include "format/checked_json.hpp"
@@ -165,6 +166,7 @@ struct WeightSource::Parts {
 WeightSource::WeightSource(const std::string& path) {
   std::error_code ignored;
   FSDP_CHECK(fs::exists(path, ignored), ErrorCode::kNotFound, "there is nothing at '", path, "'");
+  detail::refuse_pickles(path);
   parts_ =
       std::make_unique<Parts>(path.ends_with(".gguf") ? detail::open_gguf(path) : open_files(path));
 }

@@ -7,6 +7,7 @@
 
 #include "data/files_under.hpp"
 #include "data/mapped_file.hpp"
+#include "data/text_check.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/token_file.hpp"
 
@@ -18,6 +19,32 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kByteVocabulary = 256;
 
 bool is_token_file(const fs::path& path) { return path.extension() == ".bin"; }
+
+/// The files that a path means, all of one kind.
+struct Files {
+  std::vector<std::string> paths;
+  bool are_text = true;
+};
+
+Files find_files(const std::string& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  FSDP_CHECK(fs::status_known(status), ErrorCode::kIo, "'", path,
+             "' cannot be read: ", error.message());
+  FSDP_CHECK(fs::exists(status), ErrorCode::kNotFound, "'", path, "' does not exist");
+  if (!fs::is_directory(status)) {
+    return {.paths = {path}, .are_text = !is_token_file(path)};
+  }
+  Files found{.paths = detail::files_under(path)};
+  const auto count = std::ssize(found.paths);
+  FSDP_CHECK(count > 0, ErrorCode::kInvalidArgument, "directory '", path, "' has no files");
+  const auto token_files = std::count_if(found.paths.begin(), found.paths.end(), is_token_file);
+  FSDP_CHECK(token_files == 0 || token_files == count, ErrorCode::kInvalidArgument, "directory '",
+             path, "' holds ", token_files, " token files (.bin) and ", count - token_files,
+             " others: one kind at a time");
+  found.are_text = token_files == 0;
+  return found;
+}
 
 }  // namespace
 
@@ -50,27 +77,25 @@ Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 Corpus Corpus::open(const std::string& path) {
   Corpus corpus;
   corpus.path_ = path;
-  std::error_code error;
-  const auto status = fs::status(path, error);
-  FSDP_CHECK(fs::status_known(status), ErrorCode::kIo, "'", path,
-             "' cannot be read: ", error.message());
-  FSDP_CHECK(fs::exists(status), ErrorCode::kNotFound, "'", path, "' does not exist");
-  if (!fs::is_directory(status)) {
-    corpus.is_text_ = !is_token_file(path);
-    corpus.add_file(path);
-    return corpus;
-  }
-  const auto files = detail::files_under(path);
-  FSDP_CHECK(!files.empty(), ErrorCode::kInvalidArgument, "directory '", path, "' has no files");
-  const auto token_files = std::count_if(files.begin(), files.end(), is_token_file);
-  FSDP_CHECK(token_files == 0 || token_files == std::ssize(files), ErrorCode::kInvalidArgument,
-             "directory '", path, "' holds ", token_files, " token files (.bin) and ",
-             std::ssize(files) - token_files, " others: one kind at a time");
-  corpus.is_text_ = token_files == 0;
-  for (const std::string& file : files) {
+  const Files found = find_files(path);
+  corpus.is_text_ = found.are_text;
+  for (const std::string& file : found.paths) {
     corpus.add_file(file);
   }
   return corpus;
+}
+
+void check_content(const std::string& path) {
+  const Files found = find_files(path);
+  if (found.are_text) {
+    detail::check_texts(path, found.paths);
+    return;
+  }
+  for (const std::string& file : found.paths) {
+    if (format::inspect_token_file(file).kind == format::TokenFileKind::kPlain) {
+      detail::check_plain_tokens(file);
+    }
+  }
 }
 
 void Corpus::add_file(const std::string& file) {

@@ -12,6 +12,7 @@
 
 #include "data/files_under.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/data/corpus.hpp"
 #include "fsdp/data/tokenize.hpp"
 
 namespace fsdp::data {
@@ -118,6 +119,10 @@ std::string cached_tokens(const std::string& input, const std::string& tokenizer
              "' for tokens cannot be made: ", error.message());
   const std::string path =
       (fs::path(directory) / file_name(input, tokenizer_path, options)).string();
+  // Also when the tokens are there: an earlier call may have been told to take any bytes.
+  if (!options.any_bytes) {
+    check_content(input);
+  }
   const Lock lock(path + ".lock");
   if (!fs::exists(path)) {
     tokenize(*tokens::load(tokenizer_path), {input}, path, options);

@@ -5,6 +5,7 @@
 
 #include "data/files_under.hpp"
 #include "data/mapped_file.hpp"
+#include "data/text_check.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/token_file.hpp"
 
@@ -52,6 +53,9 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
              " has no token for the end of a text, which was to follow each file");
   const std::vector<std::string> files = text_files(inputs);
   FSDP_CHECK(!files.empty(), ErrorCode::kInvalidArgument, "there is no text to tokenize");
+  if (!options.any_bytes) {
+    detail::check_texts(inputs.front(), files);
+  }
   TokenizeResult result{.files = std::ssize(files)};
   std::error_code unknown;  // a file that cannot be read is told of below
   for (const std::string& file : files) {

@@ -2,8 +2,10 @@
 #include "train/checkpoints.hpp"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 
 #include <charconv>
+#include <stdexcept>
 #include <utility>
 
 #include "fsdp/archive/listing.hpp"
@@ -11,6 +13,7 @@
 #include "fsdp/base/log.hpp"
 #include "fsdp/checkpoint/loader.hpp"
 #include "fsdp/comm/job.hpp"
+#include "fsdp/comm/mean.hpp"
 #include "train/model.hpp"
 
 namespace fsdp::train::detail {
@@ -131,11 +134,30 @@ void Checkpoints::save_at_once(const Standing& standing, bool now) {
   }
 }
 
+void Checkpoints::check_finite(std::int64_t step) const {
+  bool is_finite = true;
+  for (const at::Tensor& shard : sharded_.parameters()) {
+    is_finite = is_finite && (shard.numel() == 0 || shard.isfinite().all().item<bool>());
+  }
+  const double share =
+      mean_over_ranks(sharded_.world(), is_finite ? 1.0 : 0.0, 1.0, "finite weights").get();
+  if (share < 1) {
+    throw std::runtime_error(
+        "step " + std::to_string(step) +
+        ": weights are no longer finite and were not saved; a lower --lr, a longer --warmup or a "
+        "larger --eps may help" +
+        (saved_step_ >= 0
+             ? ". Step " + std::to_string(saved_step_) + " is saved, --resume goes on from there"
+             : ""));
+  }
+}
+
 void Checkpoints::save(const Standing& standing, bool now) {
   const bool is_turn = config_.save_every > 0 && standing.step % config_.save_every == 0;
   if (!is_on() || (!is_turn && !now)) {
     return;
   }
+  check_finite(standing.step);
   // The first attempt may throw what became of the save before, and this one deserves its own.
   for (int attempts_left = 1; attempts_left >= 0; --attempts_left) {
     try {

@@ -33,6 +33,11 @@ class Checkpoints {
   bool is_on() const { return saver_ != nullptr; }
   const TrainConfig& config() const { return config_; }
 
+  /// The step of the last checkpoint that was begun or loaded; nothing for none.
+  std::optional<std::int64_t> saved_step() const {
+    return saved_step_ >= 0 ? std::optional(saved_step_) : std::nullopt;
+  }
+
   /// Loads the newest complete checkpoint, also this rank's random numbers. Nothing when there is
   /// none. @collective all ranks @throws Error as checkpoint::load(), and kMismatch for other data
   /// or another seed
@@ -40,10 +45,12 @@ class Checkpoints {
 
   /// Saves when the step's turn has come, or always when `now`; then it is on disk on return. A
   /// disk that is full is a warning and no end of training, unless `now`: earlier checkpoints are
-  /// there, and the next turn tries again. @collective all ranks @throws Error
+  /// there, and the next turn tries again. Weights that are not finite are never saved.
+  /// @collective all ranks @throws Error, and std::runtime_error for such weights
   void save(const Standing& standing, bool now);
 
  private:
+  void check_finite(std::int64_t step) const;
   void save_at_once(const Standing& standing, bool now);
   checkpoint::RunState run_state(const Standing& standing) const;
 

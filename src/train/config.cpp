@@ -10,9 +10,12 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "fsdp/archive/index.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/data/corpus.hpp"
+#include "fsdp/memory/ledger.hpp"
+#include "train/model.hpp"
 
 namespace fsdp::train {
 namespace {
@@ -191,6 +194,9 @@ void check_lora(const TrainConfig& config, Problems& problems) {
 
 void check_data(const TrainConfig& config, Problems& problems) {
   problems.gather([&] {
+    if (!config.any_bytes) {
+      data::check_content(config.data);
+    }
     const auto corpus = data::Corpus::open(config.data);
     if (config.sequence >= 1) {
       data::split(corpus, config.sequence);
@@ -213,10 +219,73 @@ void check_directory(const char* flag, const std::string& path, Problems& proble
                  error ? ": " + error.message() : "");
 }
 
+/// Weights lie in one file: others in the same directory would be read in their place.
+void check_model_directory(const TrainConfig& config, Problems& problems) {
+  if (config.out.empty() || config.lora.rank > 0) {
+    return;
+  }
+  std::error_code ignored;
+  const fs::path out(config.out);
+  for (const char* first : {"model.safetensors.index.json", archive::kIndexName}) {
+    problems.check(!fs::exists(out / first, ignored), "--out '", config.out, "' holds ", first,
+                   ", whose weights would be read in place of this run's: name another directory");
+  }
+  const fs::path init = fs::is_directory(config.init, ignored)
+                            ? fs::path(config.init)
+                            : fs::path(config.init).parent_path();
+  problems.check(config.init.empty() || !fs::equivalent(out, init, ignored), "--out '", config.out,
+                 "' is where --init reads from, whose weights would be overwritten: name another "
+                 "directory");
+  problems.check(config.save.empty() || !fs::equivalent(out, config.save, ignored),
+                 "--out and --save "
+                 "are both '",
+                 config.out,
+                 "', where weights at the end would hide later checkpoints: name two directories");
+  problems.gather([&] {
+    const auto written = detail::model_documents(config);
+    std::string others;
+    for (const auto& entry : fs::directory_iterator(out, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (detail::is_of_tokenizer(name) && !written.contains(name)) {
+        base::append_to_list(others, name);
+      }
+    }
+    FSDP_CHECK(others.empty(), ErrorCode::kInvalidArgument, "--out '", config.out,
+               "' holds another model's tokenizer (", others,
+               "), with which this one would be read: name another directory, or remove it");
+  });
+}
+
+/// Room for what is sure to be written: one checkpoint, and the model.
+void check_room(const TrainConfig& config, Problems& problems) {
+  const std::int64_t weights =
+      models::parameter_count(config.model) * (config.dtype == WeightType::kFloat64 ? 8 : 4);
+  const bool all_learn = config.lora.rank == 0;
+  const int moments = !all_learn                                  ? 0
+                      : config.optimizer == OptimizerKind::kAdamW ? 2
+                      : config.optimizer == OptimizerKind::kSgd && config.effective_momentum() == 0
+                          ? 0
+                          : 1;
+  const auto check = [&](const char* flag, const std::string& path, std::int64_t bytes) {
+    std::error_code error;
+    const fs::space_info space = fs::space(path, error);
+    // Some network file systems do not know.
+    const bool is_known = !path.empty() && !error && space.capacity > 0;
+    problems.check(!is_known || space.available >= static_cast<std::uintmax_t>(bytes), flag, " '",
+                   path, "' needs ", memory::format_bytes(bytes), ", its disk has ",
+                   memory::format_bytes(static_cast<std::int64_t>(is_known ? space.available : 0)),
+                   " left");
+  };
+  check("--out", config.out, all_learn ? weights : 0);
+  check("--save", config.save, weights * (1 + moments));
+}
+
 void check_outputs(const TrainConfig& config, Problems& problems) {
   std::error_code error;
   check_directory("--out", config.out, problems);
   check_directory("--save", config.save, problems);
+  check_model_directory(config, problems);
+  check_room(config, problems);
   if (!config.log.empty()) {
     const fs::path parent = fs::absolute(config.log).parent_path();
     const bool exists = fs::exists(config.log, error);

@@ -38,7 +38,9 @@ GradientSync parse_deferral(const std::string& word);
 /// A training run. The defaults train the default model on the default text.
 struct TrainConfig {
   std::string data;           ///< text file, directory, or .bin token file
+  bool any_bytes = false;     ///< take `data` that is no text, see data::check_content()
   std::string tokenizer;      ///< what made the tokens of `data`, see tokens::load(); empty: bytes
+  bool bytes = false;         ///< tokens are bytes, whatever tokenizer `init` has
   models::ModelConfig model;  ///< its context must hold `sequence`
   /// Published weights or a checkpoint to begin with, as archive::WeightSource opens them, of a
   /// model of this shape; empty: new weights.
@@ -108,5 +110,11 @@ struct TrainConfig {
 /// written. Creates the directory `out` and leaves all else alone.
 /// @throws Error kInvalidArgument naming every problem in one line
 void check(const TrainConfig& config, int ranks);
+
+/// Looks at what an earlier run left in `save` and at `log`. Without `resume` there must be no
+/// checkpoint and no line; with it the newest complete checkpoint must be of this model, data and
+/// seed, and the log of the same run. For the process that starts the ranks, or for rank 0: others
+/// may see other disks. @throws Error kInvalidArgument naming both values and what to do
+void check_earlier_run(const TrainConfig& config);
 
 }  // namespace fsdp::train

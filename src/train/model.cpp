@@ -3,11 +3,13 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
@@ -102,17 +104,39 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
+bool is_of_tokenizer(const std::string& name) {
+  static const std::set<std::string> kNames = {"tokenizer.json",
+                                               "tokenizer_config.json",
+                                               "special_tokens_map.json",
+                                               "added_tokens.json",
+                                               "vocab.json",
+                                               "merges.txt",
+                                               "encoder.json",
+                                               "vocab.bpe",
+                                               "tokenizer.model",
+                                               "chat_template.jinja"};
+  return kNames.contains(name) || name.ends_with(".tiktoken");
+}
+
 std::map<std::string, std::string> model_documents(const TrainConfig& config) {
-  std::map<std::string, std::string> documents;
+  std::map<std::string, std::string> documents, tokenizer;
   if (!config.init.empty()) {
     documents = archive::WeightSource(config.init).documents();
   }
   documents.erase(format::kAdapterConfig);
   if (!config.tokenizer.empty()) {
     for (const std::string& file : tokens::files_of(config.tokenizer)) {
-      documents[std::filesystem::path(file).filename().string()] = read_file(file);
+      tokenizer[std::filesystem::path(file).filename().string()] = read_file(file);
     }
   }
+  // Files of another tokenizer would be read first, or with this one's.
+  const bool is_other = std::any_of(tokenizer.begin(), tokenizer.end(), [&](const auto& file) {
+    return !documents.contains(file.first) || documents[file.first] != file.second;
+  });
+  if (config.bytes || is_other || (!config.tokenizer.empty() && tokenizer.empty())) {
+    std::erase_if(documents, [](const auto& file) { return is_of_tokenizer(file.first); });
+  }
+  documents.merge(tokenizer);
   documents["config.json"] = models::config_json(config.model, to_string(config.dtype));
   if (config.lora.rank > 0) {
     documents.merge(adapter_documents(config));

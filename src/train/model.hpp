@@ -19,6 +19,9 @@ std::shared_ptr<models::LanguageModel> make_model(const TrainConfig& config);
 /// @collective all ranks @throws Error kMismatch when they do not fit the model
 void load_initial(const TrainConfig& config, Sharded& sharded);
 
+/// Whether a file of that name beside weights is read as part of their tokenizer.
+bool is_of_tokenizer(const std::string& name);
+
 /// Files that belong beside the model's weights: config.json, the tokenizer (of config.tokenizer,
 /// else of config.init), and with adapters adapter_config.json.
 std::map<std::string, std::string> model_documents(const TrainConfig& config);

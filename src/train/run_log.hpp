@@ -23,11 +23,14 @@ struct StepReport {
 /// that are not finite become null.
 std::string to_json(const StepReport& report);
 
+/// The loss that a log has for a step; nothing when it has no whole line of it.
+std::optional<double> logged_loss(const std::string& path, std::int64_t step);
+
 /// The log of a run: one line a step, on disk as soon as it is written.
 class RunLog {
  public:
-  /// Starts a log; with an empty path, none. Of a log that is there, lines up to step
-  /// `steps_to_keep` stay. @throws Error kIo
+  /// Starts a log; with an empty path, none. A log that is there is cut behind its lines up to step
+  /// `steps_to_keep` and goes on. @throws Error kIo
   explicit RunLog(const std::string& path, std::int64_t steps_to_keep = 0);
   void write(const StepReport& report);
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/mean.hpp"
 #include "fsdp/data/corpus.hpp"
@@ -18,6 +19,7 @@
 #include "fsdp/optim/loss_scaler.hpp"
 #include "train/batches.hpp"
 #include "train/checkpoints.hpp"
+#include "train/earlier_run.hpp"
 #include "train/evaluate.hpp"
 #include "train/model.hpp"
 #include "train/optimizer.hpp"
@@ -82,6 +84,7 @@ class Run {
       begin_with_published_weights();
     }
     if (is_first()) {
+      detail::record_run(config_);
       log_.emplace(config_.log, standing_.step);
     }
     TrainResult result = steps();
@@ -139,8 +142,20 @@ class Run {
 
   /// Loads them and shows what they are worth on this data before anything is learnt.
   void begin_with_published_weights() {
-    detail::load_initial(config_, sharded_);
+    try {
+      detail::load_initial(config_, sharded_);
+    } catch (const Error& error) {
+      // Weights that do not fit are bad input, on all ranks alike; a rank that failed is not.
+      const bool is_input = error.code() == ErrorCode::kMismatch ||
+                            error.code() == ErrorCode::kCorrupt ||
+                            error.code() == ErrorCode::kUnsupported;
+      throw Error(is_input ? ErrorCode::kInvalidArgument : error.code(), error.text());
+    }
     const double loss = evaluate(kFinalEvaluation);  // the windows of the end: comparable
+    FSDP_CHECK(std::isfinite(loss), ErrorCode::kInvalidArgument, "'", config_.init,
+               "': its weights have a loss of ", loss,
+               " before the first step; they are damaged, or not of the model that their "
+               "config.json describes");
     if (is_first()) {
       std::printf("before   validation loss %.4f nats a %s\n\n", loss,
                   corpus_.is_text() ? "byte" : "token");
@@ -157,7 +172,12 @@ class Run {
     }
     while (standing_.step < config_.steps) {
       detail::StepReport report = one_step(standing_.step);
-      if (report.step == config_.steps) {
+      // With a loss scale a norm that is not finite is a step that was skipped.
+      const bool learns =
+          std::isfinite(report.loss) && (is_scaled() || std::isfinite(report.grad_norm));
+      if (!learns) {
+        // Nothing of these weights is worth an evaluation.
+      } else if (report.step == config_.steps) {
         report.validation_loss = result.validation_loss = evaluate(kFinalEvaluation);
       } else if (config_.eval_every > 0 && report.step % config_.eval_every == 0) {
         report.validation_loss = evaluate(1);
@@ -166,12 +186,8 @@ class Run {
         log_->write(report);
         progress.show(report);
       }
-      // With a loss scale a norm that is not finite is a step that was skipped.
-      if (!std::isfinite(report.loss) || (!is_scaled() && !std::isfinite(report.grad_norm))) {
-        throw std::runtime_error("step " + std::to_string(report.step) + ": the loss is " +
-                                 std::to_string(report.loss) + " and the gradient norm " +
-                                 std::to_string(report.grad_norm) +
-                                 "; a lower --lr or a longer --warmup may help");
+      if (!learns || !std::isfinite(report.validation_loss.value_or(0))) {
+        fail_at(report);
       }
       result.loss = report.loss;
       standing_ = {.step = report.step,
@@ -187,6 +203,21 @@ class Run {
       }
     }
     return result;
+  }
+
+  /// Ends a run whose numbers are lost, before anything of it is saved over what was sound.
+  [[noreturn]] void fail_at(const detail::StepReport& report) const {
+    std::string text = "step " + std::to_string(report.step) + ": the loss is " +
+                       std::to_string(report.loss) + " and the gradient norm " +
+                       std::to_string(report.grad_norm);
+    if (report.validation_loss) {
+      text += ", after it the validation loss " + std::to_string(*report.validation_loss);
+    }
+    text += "; a lower --lr or a longer --warmup may help";
+    if (const auto step = checkpoints_.saved_step()) {
+      text += ". Step " + std::to_string(*step) + " is saved, --resume goes on from there";
+    }
+    throw std::runtime_error(text);
   }
 
   detail::StepReport one_step(std::int64_t step) {
@@ -270,7 +301,13 @@ class Run {
 }  // namespace
 
 TrainResult train(const TrainConfig& config, const World& world) {
-  check(config, world.size());
+  // Together, so that no rank waits for one that has refused; files of runs are rank 0's.
+  checkpoint::detail::together(world, "check", [&] {
+    check(config, world.size());
+    if (world.rank() == 0) {
+      check_earlier_run(config);
+    }
+  });
   return Run(config, world).train();
 }
 

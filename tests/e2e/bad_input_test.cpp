@@ -29,7 +29,22 @@ class BadInputTest : public ::testing::TestWithParam<BadInput> {
     directory_.write("short", "In the beginning");
     directory_.write("odd.bin", "abc");
     directory_.write("big.bin", std::string(4000, '\7'));
-    std::filesystem::create_directory(directory_.path("empty"));
+    for (const char* name :
+         {"empty", "mixed", "used", "used/step-00000007", "pickled", "tokenized"}) {
+      std::filesystem::create_directory(directory_.path(name));
+    }
+    directory_.write("text.bin", sample_text(4000));
+    directory_.write("tokens.bin", std::string(4000, '\0'));
+    directory_.write("photo", "\x89PNG\r\n\x1a\n" + sample_text(4000));
+    directory_.write("text.gz", "\x1f\x8b\x08" + sample_text(4000));
+    directory_.write("table.csv", sample_text(4000));
+    directory_.write("latin", sample_text(4000) + std::string(10, '\xe9'));
+    directory_.write("chat.jsonl", R"({"messages":[{"role":"user","content":"a"}]})");
+    directory_.write("mixed/a.txt", sample_text(4000));
+    directory_.write("mixed/b.png", sample_text(4000));
+    directory_.write("pickled/config.json", "{}");
+    directory_.write("pickled/pytorch_model.bin", "PK\x03\x04" + sample_text(4000));
+    directory_.write("tokenized/tokenizer.json", "{}");
     std::filesystem::create_symlink("loop", directory_.path("loop"));
     ::mkfifo(directory_.path("pipe").c_str(), 0600);
   }
@@ -51,8 +66,7 @@ TEST_P(BadInputTest, IsOneLineAndExitCodeTwo) {
 }
 
 std::vector<std::string> train(const std::vector<std::string>& flags) {
-  return std::vector<std::string>{"train", "--preset", "tiny", "--data", "@text", "--out", ""} +
-         flags;
+  return laid_over({"train", "--preset", "tiny", "--data", "@text", "--out", ""}, flags);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -61,6 +75,115 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"NoCommand", {}, "subcommand"},
         BadInput{"UnknownCommand", {"trian"}, "'trian' is not a command"},
         BadInput{"UnknownFlag", train({"--learning-rate", "1"}), "--learning-rate"},
+        BadInput{"MisspeltCommand", {"trian"}, "did you mean train?"},
+        BadInput{"MisspeltFlag", train({"--stpes", "3"}), "did you mean --steps?"},
+        BadInput{"FlagWithOneDash", train({"-steps", "3"}), "did you mean --steps?"},
+        BadInput{"FlagOfAnotherProgram", train({"--learning_rate=1"}), "did you mean --lr?"},
+        BadInput{"MisspeltVerb", {"checkpoint", "verfiy", "@x"}, "did you mean verify?"},
+        BadInput{"MisspeltFlagOfAVerb",
+                 {"checkpoint", "split", "@x", "@y", "--maxsize", "1"},
+                 "'--maxsize' is no option of fsdp checkpoint split; did you mean --max-size?"},
+        BadInput{"MisspeltFlagOfGenerate",
+                 {"generate", "@x", "--promt-tokens", "1"},
+                 "did you mean --prompt-tokens?"},
+        BadInput{"MisspeltFlagOfTokenize",
+                 {"tokenize", "--tokeniser", "bytes", "@text"},
+                 "did you mean --tokenizer?"},
+        BadInput{"MisspeltFlagOfRun",
+                 {"run", "-n", "2", "--thread", "1", "true"},
+                 "'--thread' is no option of fsdp run; did you mean --threads?"},
+        BadInput{"FlagBeforeItsCommand", {"--steps", "3", "train"}, "options follow their command"},
+        BadInput{"DataWithoutItsName", train({"@text"}), "such as --data"},
+        BadInput{"TwiceInTrain",
+                 {"train", "--steps", "3", "--steps", "4"},
+                 "--steps is given 2 times but takes one value"},
+        BadInput{"TwiceInRun", {"run", "-n", "2", "--ranks", "3", "true"}, "is given 2 times"},
+        BadInput{"TwiceInGenerate",
+                 {"generate", "@x", "--seed", "1", "--seed=2"},
+                 "--seed is given 2 times"},
+        BadInput{"TwiceInTokenize",
+                 {"tokenize", "--tokenizer", "bytes", "--tokenizer", "@x", "@text"},
+                 "--tokenizer is given 2 times"},
+        BadInput{"TwiceInAVerb",
+                 {"checkpoint", "split", "@x", "@y", "--max-size", "1", "--max-size", "2"},
+                 "--max-size is given 2 times"},
+        BadInput{"AUnit", train({"--steps", "1k"}), "'1k' is no whole number: digits alone"},
+        BadInput{"AFraction", train({"--steps", "1.5"}), "'1.5' is no whole number"},
+        BadInput{"AWordForANumber", train({"--steps", "true"}), "'true' is no whole number"},
+        BadInput{"NoOctalNumbers", train({"--steps", "010", "--warmup", "11"}),
+                 "--warmup 11 is longer than --steps 10"},
+        BadInput{"NegativeSeed", train({"--seed", "-1"}), "'-1' is no whole number from 0 on"},
+        BadInput{"SeedBeyondAll", train({"--seed", "18446744073709551616"}),
+                 "is beyond what a number can be"},
+        BadInput{"RateIsNaN", train({"--lr", "nan"}), "'nan' is no finite number"},
+        BadInput{"RateInPercent", train({"--lr", "1%"}), "'1%' is no finite number"},
+        BadInput{"EmptyData", train({"--data", ""}), "--data: is empty"},
+        BadInput{"EmptySave", train({"--save", ""}), "--save: is empty"},
+        BadInput{"BetasOfSgd", train({"--optimizer", "sgd", "--beta1", "0.9"}),
+                 "--beta1 decides nothing"},
+        BadInput{"EpsOfLion", train({"--optimizer", "lion", "--eps", "1e-8"}),
+                 "--eps decides nothing"},
+        BadInput{"KeepOfNothing", train({"--keep", "3"}), "without --save DIR no checkpoint"},
+        BadInput{"PromptOfNoSample", train({"--prompt", "In ", "--sample", "0"}),
+                 "--prompt decides nothing here: --sample 0"},
+        BadInput{"LongPrompt", train({"--prompt", std::string(33, 'a')}),
+                 "--prompt has 33 tokens, the model sees 32 at once"},
+        BadInput{"PromptForTokens", train({"--data", "@tokens.bin", "--prompt", "In "}),
+                 "have no tokenizer: --tokenizer PATH names it"},
+        BadInput{"BytesOfTokens", train({"--data", "@tokens.bin", "--bytes"}),
+                 "--bytes is for text"},
+        BadInput{"BytesAndTokenizer", train({"--bytes", "--tokenizer", "@x"}), "excludes"},
+        BadInput{"RankZeroOfAdapters", train({"--lora-rank", "0"}), "--lora-rank"},
+        BadInput{"HubNameOfAModel",
+                 {"train", "--init", "HuggingFaceTB/SmolLM2-135M"},
+                 "hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"},
+        BadInput{"HubNameToGenerate",
+                 {"generate", "openai-community/gpt2"},
+                 "hf download openai-community/gpt2"},
+        BadInput{"HubNameOfATokenizer", train({"--tokenizer", "openai-community/gpt2"}),
+                 "--tokenizer 'openai-community/gpt2' does not exist"},
+        BadInput{"HubNameOfData", train({"--data", "roneneldan/TinyStories"}),
+                 "hf download --repo-type dataset roneneldan/TinyStories"},
+        BadInput{"PickleToBeginWith",
+                 {"train", "--init", "@pickled"},
+                 "pytorch_model.bin, a Python pickle"},
+        BadInput{"PickleToGenerate", {"generate", "@pickled"}, "a Python pickle"},
+        BadInput{
+            "PickleToConvert",
+            {"checkpoint", "convert", "@pickled/pytorch_model.bin", "@x", "--dtype", "float32"},
+            "a Python pickle"},
+        BadInput{"PickleAsTokens", train({"--data", "@pickled/pytorch_model.bin"}),
+                 "is a ZIP archive"},
+        BadInput{"TextAsTokens", train({"--data", "@text.bin"}),
+                 "is text, but .bin is for token files"},
+        BadInput{"Image", train({"--data", "@photo"}), "is a PNG image, no plain text"},
+        BadInput{"Gzip", train({"--data", "@text.gz"}), "is compressed by gzip, no plain text"},
+        BadInput{"Table", train({"--data", "@table.csv"}), "is a table with commas"},
+        BadInput{"Latin1", train({"--data", "@latin"}), "iconv -f LATIN1 -t UTF-8"},
+        BadInput{"JsonLines", train({"--data", "@chat.jsonl"}), "JSON lines of chat messages"},
+        BadInput{"MixedDirectory", train({"--data", "@mixed"}),
+                 "holds 1 of 2 files that are no plain text"},
+        BadInput{"GzipWithATokenizer", train({"--data", "@text.gz", "--tokenizer", "bytes"}),
+                 "is compressed by gzip"},
+        BadInput{"GzipToTokenize",
+                 {"tokenize", "--tokenizer", "bytes", "--out", "@x.bin", "@text.gz"},
+                 "is compressed by gzip"},
+        BadInput{"TokensNowhere",
+                 {"tokenize", "--tokenizer", "bytes", "--out", "@no/x.bin", "@text"},
+                 "there is no directory"},
+        BadInput{"LogIsThere", train({"--log", "@text"}), "is there already"},
+        BadInput{"SaveIsUsed", train({"--save", "@used"}),
+                 "holds 1 checkpoint of an earlier run, up to step 7"},
+        BadInput{"NothingWholeToResume", train({"--save", "@used", "--resume"}),
+                 "none of 1 checkpoints"},
+        BadInput{"OutIsSave", train({"--out", "@run", "--save", "@run"}),
+                 "--out and --save are both"},
+        BadInput{"OutHasAnotherTokenizer", train({"--out", "@tokenized"}),
+                 "holds another model's tokenizer (tokenizer.json)"},
+        BadInput{"NoRoom",
+                 train({"--vocab", "16777216", "--width", "1048576", "--heads", "1024", "--layers",
+                        "1", "--out", "@big"}),
+                 "its disk has"},
         BadInput{"NotANumber", train({"--steps", "many"}), "many"},
         BadInput{"MissingValue", train({"--steps"}), "--steps"},
         BadInput{"ZeroSteps", train({"--steps", "0"}), "--steps is 0"},

@@ -70,8 +70,8 @@ TEST(JobVariables, AnUnknownLogLevelIsSaid) {
   const TemporaryDirectory directory;
   const CommandResult result =
       run_command(std::vector<std::string>{fsdp_program()} +
-                      tiny_training(directory.write("text", sample_text(4000)), "") +
-                      std::vector<std::string>{"--ranks", "1", "--steps", "1", "--sample", "0"},
+                      laid_over(tiny_training(directory.write("text", sample_text(4000)), ""),
+                                {"--ranks", "1", "--steps", "1", "--sample", "0"}),
                   {{"FSDP_LOG", "DEBUG"}, {"OMP_NUM_THREADS", "1"}});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("FSDP_LOG is 'DEBUG', must be debug, info, warn or quiet"));

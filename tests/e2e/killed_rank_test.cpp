@@ -73,9 +73,10 @@ class KilledRank : public testing::TestWithParam<std::tuple<int, int, int>> {
 
   std::vector<ProcessResult> train(const Disturbance& disturbance) {
     const std::vector<std::string> arguments =
-        std::vector<std::string>{fsdp_program()} + tiny_training(path("text"), path("out")) +
-        std::vector<std::string>{"--global-batch", "6", "--steps",     "500",
-                                 "--sample",       "0", "--transport", transport()};
+        std::vector<std::string>{fsdp_program()} +
+        laid_over(
+            tiny_training(path("text"), path("out")),
+            {"--global-batch", "6", "--steps", "500", "--sample", "0", "--transport", transport()});
     return run_processes(kRanks, "train",
                          [&](int) {
                            std::vector<char*> argv;

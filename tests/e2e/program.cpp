@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "e2e/program.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -40,6 +41,21 @@ std::vector<std::string> operator+(std::vector<std::string> first,
                                    const std::vector<std::string>& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
+}
+
+std::vector<std::string> laid_over(const std::vector<std::string>& first,
+                                   const std::vector<std::string>& second) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const bool is_again = first[i].starts_with("--") &&
+                          std::find(second.begin(), second.end(), first[i]) != second.end();
+    if (is_again) {
+      ++i;  // its value goes, too
+    } else {
+      kept.push_back(first[i]);
+    }
+  }
+  return kept + second;
 }
 
 std::vector<LogLine> read_log(const std::string& path) {

@@ -22,6 +22,11 @@ std::vector<std::string> tiny_training(const std::string& data, const std::strin
 std::vector<std::string> operator+(std::vector<std::string> first,
                                    const std::vector<std::string>& second);
 
+/// `first` without the options that `second` gives once more, then `second`: an option is given
+/// once.
+std::vector<std::string> laid_over(const std::vector<std::string>& first,
+                                   const std::vector<std::string>& second);
+
 /// The line of a run's log as numbers; NaN where it has none.
 struct LogLine {
   double step, loss, grad_norm, validation_loss;

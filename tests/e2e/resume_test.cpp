@@ -211,11 +211,11 @@ TEST_F(ResumeTest, Fault118_AnotherWorldSizeGoesOnWithTheSameSamples) {
 TEST_F(ResumeTest, Fault118_OtherDataOrAnotherSeedIsRefused) {
   ASSERT_EQ(run_fsdp(saving("run", {"--steps", "2"})).code, 0);
   const CommandResult seed = run_fsdp(saving("run", {"--steps", "4", "--seed", "2"}));
-  EXPECT_EQ(seed.code, 1);
+  EXPECT_EQ(seed.code, 2);
   EXPECT_THAT(seed.err, HasSubstr("seed"));
   directory_.write("text", sample_text(9000));
   const CommandResult data = run_fsdp(saving("run", {"--steps", "4"}));
-  EXPECT_EQ(data.code, 1);
+  EXPECT_EQ(data.code, 2);
   EXPECT_THAT(data.err, HasSubstr("windows"));
 }
 

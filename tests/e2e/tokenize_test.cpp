@@ -42,7 +42,7 @@ class TokenizeTest : public ::testing::Test {
   }
   CommandResult train(const std::vector<std::string>& more) {
     CommandResult result =
-        run(tiny_training(directory_.path("text.txt"), directory_.path("out")) + more);
+        run(laid_over(tiny_training(directory_.path("text.txt"), directory_.path("out")), more));
     EXPECT_EQ(result.code, 0) << result.err;
     return result;
   }
@@ -108,6 +108,7 @@ TEST_F(TokenizeTest, TrainingOnTheFileAndOnTheTextIsTheSame) {
   EXPECT_THAT(on_file.out, HasSubstr(" | "));  // the sample is numbers
   const auto expected = losses(log);
   ASSERT_EQ(expected.size(), 3u);
+  std::filesystem::remove(log);
 
   const std::vector<std::string> with_tokenizer = {"--tokenizer", directory_.path("model"),
                                                    "--prompt", "the light"};
@@ -116,6 +117,7 @@ TEST_F(TokenizeTest, TrainingOnTheFileAndOnTheTextIsTheSame) {
   EXPECT_THAT(decoded.out, HasSubstr("--- sample ---\nthe light"));
   EXPECT_THAT(decoded.out, HasSubstr("tokens   byte-level BPE (model), 263 ids"));
   EXPECT_EQ(losses(log), expected);
+  std::filesystem::remove(log);
   EXPECT_FALSE(std::filesystem::exists(directory_.path("cache")));
 
   train(logged + with_tokenizer);

@@ -21,7 +21,7 @@ class TrainOutputTest : public ::testing::Test {
 
   CommandResult train(const std::vector<std::string>& flags) {
     CommandResult result =
-        run_fsdp(tiny_training(directory_.path("text"), directory_.path("out")) + flags);
+        run_fsdp(laid_over(tiny_training(directory_.path("text"), directory_.path("out")), flags));
     EXPECT_EQ(result.code, 0) << result.err;
     return result;
   }
@@ -154,6 +154,7 @@ TEST_F(TrainOutputTest, TokenFilesOfBothKindsTrainLikeTheText) {
   put(8, static_cast<std::uint32_t>(text.size()));
   const std::string log = directory_.path("run.jsonl");
   const auto losses = [&](const std::string& data) {
+    std::filesystem::remove(log);
     train({"--ranks", "1", "--data", data, "--log", log});
     std::vector<double> values;
     for (const LogLine& line : read_log(log)) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "e2e/program.hpp"
 #include "support/temporary_directory.hpp"
@@ -20,11 +21,12 @@ class TrainParityTest : public ::testing::Test {
 
   std::vector<LogLine> log_of(const std::string& name, const std::vector<std::string>& flags) {
     const std::string log = directory_.path(name + ".jsonl");
-    const CommandResult result = run_fsdp(
-        tiny_training(directory_.path("text"), "") +
-        std::vector<std::string>{"--steps", std::to_string(kSteps), "--sample", "0", "--eval-every",
-                                 "25", "--eval-batches", "1", "--log", log} +
-        flags);
+    std::filesystem::remove(log);
+    const CommandResult result =
+        run_fsdp(laid_over(laid_over(tiny_training(directory_.path("text"), ""),
+                                     {"--steps", std::to_string(kSteps), "--sample", "0",
+                                      "--eval-every", "25", "--eval-batches", "1", "--log", log}),
+                           flags));
     EXPECT_EQ(result.code, 0) << result.err;
     return read_log(log);
   }

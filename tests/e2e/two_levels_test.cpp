@@ -17,10 +17,9 @@ TEST(TwoLevels, FourRanksOnTwoHostsTrainLikeOneRank) {
   const TemporaryDirectory directory;
   directory.write("text", sample_text(20000));
   const auto flags = [&](const std::string& log) {
-    return tiny_training(directory.path("text"), "") +
-           std::vector<std::string>{
-               "--steps", "20",       "--optimizer", "sgd",   "--lr",
-               "0.3",     "--sample", "0",           "--log", directory.path(log)};
+    return laid_over(tiny_training(directory.path("text"), ""),
+                     {"--steps", "20", "--optimizer", "sgd", "--lr", "0.3", "--sample", "0",
+                      "--log", directory.path(log)});
   };
   const CommandResult one = run_fsdp(flags("one") + std::vector<std::string>{"--ranks", "1"});
   EXPECT_EQ(one.code, 0) << one.err;

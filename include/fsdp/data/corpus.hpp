@@ -64,6 +64,14 @@ class Corpus {
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 
+/// Looks at what a user named as data, before it is trained on: everything can be read as bytes, or
+/// as numbers of 16 bits. Refuses known formats by name and first bytes (compressed files, images,
+/// tables, pages, JSON and the like), text of which more than a thousandth is not UTF-8, and token
+/// files without a header that are such a format or text. Of files above 64 MiB, 64 MiB are looked
+/// at. @throws Error kInvalidArgument naming file, kind and the command that makes text of it; what
+/// Corpus::open() throws
+void check_content(const std::string& path);
+
 /// The part to learn from and the part to judge by.
 struct Split {
   Range train;

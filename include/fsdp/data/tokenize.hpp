@@ -23,6 +23,7 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   tokens::EncodeOptions encode = {};
   bool end_files = false;  ///< put eos after each file
+  bool any_bytes = false;  ///< take inputs that are no text, too, see check_content()
   /// Called at most a few dozen times per second, from the thread that tokenizes.
   std::function<void(const TokenizeProgress&)> progress = {};
 };
@@ -40,7 +41,7 @@ struct TokenizeResult {
 /// file is encoded as a whole. The file appears complete, or not at all. Memory does not grow with
 /// the inputs.
 /// @throws Error kNotFound or kIo for an input or for `out`; kInvalidArgument for inputs that hold
-/// no file or a token file, and for `end_files` without an eos; whatever encode() throws
+/// no file, a token file or no text, and for `end_files` without an eos; whatever encode() throws
 TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<std::string>& inputs,
                         const std::string& out, const TokenizeOptions& options = {});
 

@@ -111,6 +111,65 @@ TEST_F(TrainConfigTest, DataMustExistAndSuffice) {
   EXPECT_THAT(refusal(), HasSubstr("token 1799 at position 0 is outside the vocabulary of 256"));
 }
 
+TEST_F(TrainConfigTest, DataMustBeText) {
+  config_.data = directory_.write("a.csv", std::string(1000, 'x'));
+  EXPECT_THAT(refusal(), HasSubstr("is a table with commas, no plain text"));
+  config_.any_bytes = true;
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(TrainConfigTest, WhatAnEarlierRunLeftIsNotWrittenOver) {
+  const auto refused = [&] {
+    try {
+      check_earlier_run(config_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return error.text();
+    }
+    return std::string("accepted");
+  };
+  config_.save = directory_.path("run");
+  EXPECT_EQ(refused(), "accepted") << "it is not there yet";
+  std::filesystem::create_directory(config_.save);
+  std::filesystem::create_directory(config_.save + "/.step-00000004.partial-1");
+  EXPECT_EQ(refused(), "accepted") << "a save that did not end";
+  config_.log = directory_.write("log", "");
+  EXPECT_EQ(refused(), "accepted") << "an empty log";
+  config_.log = directory_.write("log", "{}\n");
+  EXPECT_THAT(refused(), HasSubstr("is there already"));
+  config_.resume = true;
+  EXPECT_THAT(refused(), HasSubstr("none that belongs to the run in --save"));
+  config_.log = "";
+  EXPECT_EQ(refused(), "accepted");
+  std::filesystem::create_directory(config_.save + "/step-00000004");
+  EXPECT_THAT(refused(), HasSubstr("none of 1 checkpoints"));
+  config_.resume = false;
+  EXPECT_THAT(refused(), HasSubstr("holds 1 checkpoint of an earlier run, up to step 4"));
+}
+
+TEST_F(TrainConfigTest, TheModelsDirectoryHoldsNothingThatWouldBeReadInItsPlace) {
+  std::filesystem::create_directory(config_.out);
+  directory_.write("out/model.safetensors", "an earlier run's, which is written over");
+  EXPECT_EQ(refusal(), "accepted");
+  directory_.write("out/vocab.json", "{}");
+  EXPECT_THAT(refusal(), HasSubstr("holds another model's tokenizer (vocab.json)"));
+  std::filesystem::remove(config_.out + "/vocab.json");
+  directory_.write("out/model.safetensors.index.json", "{}");
+  EXPECT_THAT(refusal(), HasSubstr("holds model.safetensors.index.json, whose weights"));
+  std::filesystem::remove(config_.out + "/model.safetensors.index.json");
+  config_.save = config_.out;
+  EXPECT_THAT(refusal(), HasSubstr("--out and --save are both"));
+}
+
+TEST_F(TrainConfigTest, RoomForOneCheckpointIsNeeded) {
+  auto& model = std::get<models::GPTConfig>(config_.model);
+  model.vocab = 1 << 24;
+  model.width = 1 << 20;
+  EXPECT_THAT(refusal(), HasSubstr("its disk has"));
+  config_.out = "";
+  EXPECT_EQ(refusal(), "accepted");
+}
+
 TEST_F(TrainConfigTest, PlacesForOutputMustBeUsable) {
   config_.out = config_.data;
   EXPECT_THAT(refusal(), HasSubstr("is not a directory"));

@@ -37,6 +37,24 @@ TEST(RunLogTest, ARunThatGoesOnKeepsTheLinesBeforeIt) {
   EXPECT_EQ(text_of(path), line(1, 2.0) + line(2, 1.5) + line(3, 1.0) + line(10, 0.5));
 }
 
+TEST(RunLogTest, ALogThatBeganLateKeepsItsLines) {
+  const fsdp::test::TemporaryDirectory directory;
+  const std::string path = directory.write("log", line(5, 2.0) + line(6, 1.5) + line(7, 1.25));
+  RunLog(path, 6).write({.step = 7, .loss = 1.0});
+  EXPECT_EQ(text_of(path), line(5, 2.0) + line(6, 1.5) + line(7, 1.0));
+}
+
+TEST(RunLogTest, TheLossOfAStepReadsBackAsTheSameBits) {
+  const fsdp::test::TemporaryDirectory directory;
+  const double loss = 1.0 / 3.0;
+  const std::string path =
+      directory.write("log", line(1, 2.0) + line(2, loss) + R"({"step":3,"loss":1)");
+  EXPECT_EQ(logged_loss(path, 2), loss);
+  EXPECT_FALSE(logged_loss(path, 3).has_value()) << "half a line";
+  EXPECT_FALSE(logged_loss(path, 4).has_value());
+  EXPECT_FALSE(logged_loss(directory.path("none"), 1).has_value());
+}
+
 TEST(RunLogTest, HalfALineIsNoLine) {
   const fsdp::test::TemporaryDirectory directory;
   const std::string path = directory.write("log", line(1, 2.0) + R"({"step":2,"loss":1)");
