@@ -58,18 +58,21 @@ void Engine::set_up() {
   renew_promise();
 }
 
-void Engine::check_usable() {
-  if (health_.is_stale()) {
-    // The group has recovered. Every rank begins where all are alike, as after fully_shard() except
-    // for the values of the shards: nothing gathered, no gradients, no recorded order. Local.
-    const c10::NoGradGuard no_grad;
-    const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-    health_.renew();
-    residency_.start_over();
-    gradients_.start_over();
-    executor_.start_over();
-    full_scope_.start_over();
+void Engine::start_over_if_stale() {
+  if (!health_.is_stale()) {
+    return;
   }
+  const c10::NoGradGuard no_grad;
+  const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  health_.renew();
+  residency_.start_over();
+  gradients_.start_over();
+  executor_.start_over();
+  full_scope_.start_over();
+}
+
+void Engine::check_usable() {
+  start_over_if_stale();
   health_.check();
 }
 
@@ -261,7 +264,8 @@ void Engine::reset_counters() {
 
 bool Engine::is_unsharded(int unit) {
   const std::lock_guard lock(mutex_);
-  return !health_.is_stale() && executor_.is_unsharded(unit);
+  start_over_if_stale();
+  return executor_.is_unsharded(unit);
 }
 
 const std::vector<NamedBuffer>& Engine::buffers() {

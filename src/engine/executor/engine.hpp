@@ -102,7 +102,10 @@ class Engine : public TouchTarget,
   void set_up();
   /// Takes the lock, and clears what a backward that died left behind.
   [[nodiscard]] std::unique_lock<std::recursive_mutex> enter();
-  /// Throws the first failure, unless the group has recovered: then all begins anew.
+  /// Where the group has recovered, every rank begins where all are alike, as after fully_shard()
+  /// except for the values of the shards: nothing gathered, no gradients, no recorded order. Local.
+  void start_over_if_stale();
+  /// Throws the first failure, if the group has not recovered since.
   void check_usable();
   void open_backward();
   void renew_promise();

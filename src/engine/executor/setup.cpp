@@ -81,13 +81,17 @@ void Setup::check_options() const {
 }
 
 Groups Setup::groups_of_mesh() const {
-  const auto needs_it = [](const Unit& unit) { return needs_mesh(unit.placement.strategy); };
-  const auto unit = std::ranges::find_if(partition_.units, needs_it);
-  const bool is_needed = unit != partition_.units.end();
+  // As asked for, not as units turn out: which parameters replicate_below takes is no reason to
+  // leave the mesh out.
+  std::vector<Strategy> asked = {options_.strategy};
+  for (const UnitRule& rule : options_.rules) {
+    asked.push_back(rule.strategy.value_or(options_.strategy));
+  }
+  const auto strategy = std::ranges::find_if(asked, needs_mesh);
+  const bool is_needed = strategy != asked.end();
   const std::optional<DeviceMesh>& mesh = options_.mesh;
   FSDP_CHECK(mesh.has_value() == is_needed, ErrorCode::kInvalidArgument,
-             "[fully_shard] the strategy ",
-             to_string(is_needed ? unit->placement.strategy : options_.strategy),
+             "[fully_shard] the strategy ", to_string(is_needed ? *strategy : options_.strategy),
              is_needed ? " needs Options::mesh, which says who is whose replica"
                        : " has no use for Options::mesh: take a hybrid strategy, or leave it out");
   if (!is_needed) {
@@ -95,9 +99,8 @@ Groups Setup::groups_of_mesh() const {
   }
   FSDP_CHECK(&mesh->world().job() == link_.job.get(), ErrorCode::kInvalidArgument,
              "[fully_shard] Options::mesh is of another world than the one that is sharded over");
-  mesh->refuse_others(
-      {DeviceMesh::kReplicate, DeviceMesh::kShard},
-      std::string("[fully_shard] the strategy ") + to_string(unit->placement.strategy));
+  mesh->refuse_others({DeviceMesh::kReplicate, DeviceMesh::kShard},
+                      std::string("[fully_shard] the strategy ") + to_string(*strategy));
   return {.shard = &mesh->shard().transport(), .replicate = &mesh->replicate().transport()};
 }
 
