@@ -221,8 +221,8 @@ TEST(Disagreement, AnOptionThatDiffersIsNamedAloneWithBothValues) {
       fully_shard(std::make_shared<Net>(), world,
                   test_options(units_of<nn::Linear>(), 0, prefetch));
     });
-    EXPECT_THAT(error,
-                HasSubstr("on rank 0 option prefetch is 1; on rank 1 option prefetch is 2."));
+    EXPECT_THAT(error, HasSubstr("on rank 0 option memory.prefetch is 1; on rank 1 option "
+                                 "memory.prefetch is 2."));
   });
 }
 
