@@ -176,7 +176,9 @@ std::string unexpected(const CLI::App& command, const std::string& word) {
 /// The option that was given too often; nullptr for none.
 const CLI::Option* repeated(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
-    if (static_cast<int>(option->count()) > std::max(option->get_items_expected_max(), 1)) {
+    // A flag may be said again.
+    if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw &&
+        static_cast<int>(option->count()) > std::max(option->get_items_expected_max(), 1)) {
       return option;
     }
   }

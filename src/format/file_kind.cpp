@@ -18,10 +18,11 @@ constexpr std::string_view kFromMarkup =
     "{in} > {out}";
 constexpr std::string_view kFromCommas =
     R"(python3 -c "import csv, sys; [print(row[0]) for row in )"
-    R"(csv.reader(open(sys.argv[1], encoding='utf-8', newline=''))]" {in} > {out})";
+    R"(csv.reader(open(sys.argv[1], encoding='utf-8', newline='')) if row]" {in} > {out})";
 constexpr std::string_view kFromTabs =
     R"(python3 -c "import csv, sys; [print(row[0]) for row in )"
-    R"(csv.reader(open(sys.argv[1], encoding='utf-8', newline=''), delimiter='\t')]" {in} > {out})";
+    R"(csv.reader(open(sys.argv[1], encoding='utf-8', newline=''), delimiter='\t') if row]" )"
+    R"({in} > {out})";
 
 // UTF-32's mark begins with UTF-16's, and Office's files are ZIP archives: the longer goes first.
 constexpr FileKind kKinds[] = {

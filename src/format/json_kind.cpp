@@ -31,9 +31,15 @@ const Fields kKnownFields[] = {
     {"prompts and completions", {"prompt", "completion"}, "r['prompt'] + r['completion']"},
     {"the field text", {"text"}, "r['text']"},
     {"the field content", {"content"}, "r['content']"},
+    {"a notebook's cells",
+     {"cells", "nbformat"},
+     R"('\n\n'.join(''.join(c['source']) for c in r['cells']))"},
 };
+/// All strings of a record, however deep: what its fields are called may stand beyond the head.
 constexpr std::string_view kAnyText =
-    R"(r if isinstance(r, str) else '\n'.join(v for v in r.values() if isinstance(v, str)))";
+    R"((lambda w: w(w, r))(lambda w, v: v if isinstance(v, str) else '\n'.join(filter(None, )"
+    R"((w(w, x) for x in (v.values() if isinstance(v, dict) else v if isinstance(v, list) )"
+    R"(else ()))))))";
 
 enum class Shape { kLines, kArray, kObject };
 

@@ -72,10 +72,20 @@ TEST_F(WayOnTest, Fault137_RecordsOfJsonBecomeText) {
   EXPECT_EQ(converted("other.json", "{\n\"title\": \"a\", \"body\": \"b\", \"n\": 1\n}"),
             "a\nb\n\n");
   EXPECT_EQ(converted("list.json", R"(["a", "b"])"), "a\n\nb\n\n");
+  EXPECT_EQ(converted("notes.ipynb",
+                      R"({"cells":[{"source":["# A\n","b"]},{"source":"c"}],"nbformat":4})"),
+            "# A\nb\n\nc\n\n");
+}
+
+TEST_F(WayOnTest, Fault137_NoStringOfALongRecordIsLost) {
+  const std::string words(100000, 'x');  // a record whose end is not looked at
+  EXPECT_EQ(converted("share.jsonl", R"({"id":"one","conversations":[{"from":"human","value":")" +
+                                         words + R"("},{"from":"gpt","value":"b"}],"n":1})"),
+            "one\nhuman\n" + words + "\ngpt\nb\n\n");
 }
 
 TEST_F(WayOnTest, Fault137_TablesAndPagesBecomeText) {
-  EXPECT_EQ(converted("a.csv", "\"one, two\",1\nthree,2\n"), "one, two\nthree\n");
+  EXPECT_EQ(converted("a.csv", "\"one, two\",1\n\nthree,2\n"), "one, two\nthree\n");
   EXPECT_EQ(converted("a.tsv", "one\t1\ntwo\t2\n"), "one\ntwo\n");
   EXPECT_EQ(converted("a.html", "<html><script>x < 1</script><p>a &amp; b</p></html>\n"),
             "a & b\n\n");
