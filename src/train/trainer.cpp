@@ -25,6 +25,7 @@
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/run_log.hpp"
+#include "train/same_run.hpp"
 #include "train/schedule.hpp"
 #include "train/sharding.hpp"
 #include "train/stop_request.hpp"
@@ -302,12 +303,15 @@ class Run {
 
 TrainResult train(const TrainConfig& config, const World& world) {
   // Together, so that no rank waits for one that has refused; files of runs are rank 0's.
+  std::string facts;
   checkpoint::detail::together(world, "check", [&] {
     check(config, world.size());
     if (world.rank() == 0) {
       check_earlier_run(config);
     }
+    facts = detail::facts_of(config, world.size());
   });
+  detail::check_same_run(facts, world);
   return Run(config, world).train();
 }
 

@@ -243,6 +243,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"ConvertToSomething",
                  {"checkpoint", "convert", "@empty", "@x", "--dtype", "int4"},
                  "--dtype"},
+        BadInput{"AFlagTwiceAndAMistake", train({"--recompute", "--recompute", "--lerning", "3"}),
+                 "'--lerning' is no option of fsdp train"},
         BadInput{"LogNowhere", train({"--log", "@no/run.jsonl"}), "--log"},
         BadInput{"RunWithoutRanks", {"run", "true"}, "--ranks"},
         BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "no program to run"}),
@@ -259,6 +261,29 @@ TEST(RunCommandTest, HandsTheProgramItsOwnFlags) {
     EXPECT_THAT(result.out, HasSubstr("[1] 1 of 2: -n 3 -- --help\n"));
   }
   EXPECT_EQ(run_fsdp({"run", "-n", "2", "sh", "-c", "exit $((RANK * 7))"}).code, 7);
+}
+
+/// What two ranks say that a job starts with a command line each; `$RANK` is 0 or 1 there.
+std::string refusal_in_job(const std::string& flags) {
+  const TemporaryDirectory directory;
+  directory.write("0", sample_text(4000));
+  directory.write("1", sample_text(3999) + "!");
+  std::string line = "cd '" + directory.path("") + "' && exec '" + fsdp_program() + "'";
+  for (const std::string& word :
+       laid_over(tiny_training("0", ""), {"--ranks", "2", "--sample", "0"})) {
+    line += " '" + word + "'";
+  }
+  const CommandResult result = run_fsdp({"run", "-n", "2", "sh", "-c", line + " " + flags});
+  EXPECT_EQ(result.code, flags.empty() ? 0 : 2) << result.err;
+  return result.err;
+}
+
+TEST(JobTest, Fault142_RanksOfDifferentRunsAreRefused) {
+  refusal_in_job("");
+  EXPECT_THAT(refusal_in_job("--weight-decay 0.$RANK"),
+              HasSubstr("rank 1: --weight-decay is 0.1 here, but on rank 0 --weight-decay is 0:"));
+  EXPECT_THAT(refusal_in_job("--beta2 0.9$RANK"), HasSubstr("--beta2 is 0.91 here"));
+  EXPECT_THAT(refusal_in_job("--dropout 0.$RANK"), HasSubstr("--dropout is 0.1 here"));
 }
 
 TEST(HelpTest, ShowsExamplesAndVersion) {
