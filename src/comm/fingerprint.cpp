@@ -4,20 +4,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hash.hpp"
 #include "fsdp/comm/job.hpp"
 
 namespace fsdp::comm::detail {
 namespace {
-
-std::uint64_t fnv(const void* data, std::size_t bytes, std::uint64_t state) {
-  const auto* byte = static_cast<const unsigned char*>(data);
-  for (std::size_t i = 0; i < bytes; ++i) {
-    state = (state ^ byte[i]) * 0x100000001b3ULL;
-  }
-  return state;
-}
-
-constexpr std::uint64_t kFnvStart = 0xcbf29ce484222325ULL;
 
 std::uint64_t mix(std::uint64_t value) {
   value ^= value >> 33;
@@ -78,7 +69,7 @@ Fingerprint make_fingerprint(const Description& description, std::uint64_t seque
   fingerprint.unit = description.unit;
   fingerprint.root = description.root;
   fingerprint.bytes = description.bytes;
-  fingerprint.name_hash = fnv(description.name.data(), description.name.size(), kFnvStart);
+  fingerprint.name_hash = base::fnv1a(description.name);
   fingerprint.rank = rank;
   copy_text(fingerprint.dtype, description.dtype);
   copy_text(fingerprint.name, description.name);
@@ -103,17 +94,16 @@ bool same_collective(const Fingerprint& left, const Fingerprint& right) {
 }
 
 std::uint64_t hash(const Fingerprint& fingerprint) {
-  std::uint64_t state = kFnvStart;
-  const auto add = [&state](const auto& field) { state = fnv(&field, sizeof(field), state); };
-  add(fingerprint.operation);
-  add(fingerprint.sequence);
-  add(fingerprint.unit);
-  add(fingerprint.root);
-  add(fingerprint.bytes);
-  add(fingerprint.name_hash);
-  add(fingerprint.dtype);
-  add(fingerprint.announced);
-  return mix(state);
+  base::Fnv1a hash;
+  hash.add_value(fingerprint.operation);
+  hash.add_value(fingerprint.sequence);
+  hash.add_value(fingerprint.unit);
+  hash.add_value(fingerprint.root);
+  hash.add_value(fingerprint.bytes);
+  hash.add_value(fingerprint.name_hash);
+  hash.add_value(fingerprint.dtype);
+  hash.add_value(fingerprint.announced);
+  return mix(hash.value());
 }
 
 std::string describe(const Fingerprint& fingerprint) {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "comm/group_of_one.hpp"
 #include "comm/join/host.hpp"
 #include "fsdp/base/error.hpp"
@@ -26,12 +26,12 @@ std::string text_of(const std::vector<MeshAxis>& axes) {
 
 /// A mesh as ranks compare it: of one size, whatever it says.
 struct Wish {
-  std::size_t hash = 0;
+  std::uint64_t hash = 0;
   std::array<char, 248> text = {};  ///< its first letters, for people; ends with a zero
 };
 
 Wish wish_for(const std::string& text) {
-  Wish wish{.hash = std::hash<std::string>{}(text)};
+  Wish wish{.hash = base::fnv1a(text)};
   std::copy_n(text.begin(), std::min(text.size(), wish.text.size() - 1), wish.text.begin());
   return wish;
 }
@@ -79,7 +79,7 @@ World axis(const World& world, int first, int step, int count, const std::string
     ranks.push_back(first + i * step);
   }
   comm::Link group = world.link().split(ranks, name);
-  const std::size_t host = std::hash<std::string>{}(comm::detail::host_identity());
+  const std::uint64_t host = base::fnv1a(comm::detail::host_identity());
   const auto hosts = comm::gather_values(*group.job, host, "mesh: hosts");
   const auto before = hosts.begin() + group.rank();
   const auto local_rank = static_cast<int>(std::count(hosts.begin(), before, host));

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
+#include "base/hash.hpp"
 #include "data/files_under.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/data/corpus.hpp"
@@ -20,13 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// FNV-1a of 64 bits over what a cached file depends on.
+/// A hash of what a cached file depends on.
 class Key {
  public:
   void add(const std::string& text) {
-    for (const char character : text + '\0') {
-      value_ = (value_ ^ static_cast<unsigned char>(character)) * 0x100000001b3u;
-    }
+    hash_.add(text);
+    hash_.add(std::string_view("\0", 1));
   }
 
   /// Content is not read: a file with the same path, size and time is taken for the same.
@@ -42,12 +43,12 @@ class Key {
 
   std::string hex() const {
     char text[17];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value_));
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash_.value()));
     return text;
   }
 
  private:
-  std::uint64_t value_ = 0xcbf29ce484222325u;
+  base::Fnv1a hash_;
 };
 
 /// Held until the end of the scope, or of the process.

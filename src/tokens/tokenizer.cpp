@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tokens/tokenizer.hpp"
 
+#include "base/hash.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::tokens {
 namespace {
 
-/// FNV-1a of 64 bits.
-class Hash {
- public:
-  void add(std::string_view bytes) {
-    for (const char byte : bytes) {
-      value_ = (value_ ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-    }
+/// In the order that files have on every machine.
+void add_number(base::Fnv1a& hash, std::uint64_t number) {
+  for (int shift = 0; shift < 64; shift += 8) {
+    hash.add_value(static_cast<unsigned char>(number >> shift & 0xff));
   }
-  void add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      const auto byte = static_cast<char>(number >> shift & 0xff);
-      add(std::string_view(&byte, 1));
-    }
-  }
-  std::uint64_t value() const { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325u;
-};
+}
 
 }  // namespace
 
@@ -49,10 +37,10 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids) const {
 }
 
 std::uint64_t Tokenizer::fingerprint() const {
-  Hash hash;
+  base::Fnv1a hash;
   for (std::int64_t id = 0; id < vocab_size(); ++id) {
     const auto bytes = token(id);
-    hash.add(bytes ? bytes->size() : ~std::uint64_t{0});
+    add_number(hash, bytes ? bytes->size() : ~std::uint64_t{0});
     hash.add(bytes.value_or(""));
   }
   return hash.value();

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <span>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/data/corpus.hpp"
@@ -21,10 +23,10 @@ std::string digits(double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-/// Hash of tokens in evenly spread places. FNV-1a (Fowler, Noll and Vo), a token at a time.
+/// Hash of tokens in evenly spread places.
 std::uint64_t sample_hash(const data::Corpus& corpus) {
   constexpr std::int64_t kPlaces = 64, kTokens = 4096;
-  std::uint64_t hash = 0xcbf29ce484222325U;
+  base::Fnv1a hash;
   std::vector<std::int64_t> tokens;
   const std::int64_t last = std::max<std::int64_t>(corpus.tokens() - kTokens, 0);
   const std::int64_t places = last == 0 ? 1 : kPlaces;
@@ -33,11 +35,9 @@ std::uint64_t sample_hash(const data::Corpus& corpus) {
     // Divided first: the product may be beyond the largest integer.
     const std::int64_t begin = place + 1 == places ? last : last / places * place;
     corpus.read(begin, tokens);
-    for (const std::int64_t token : tokens) {
-      hash = (hash ^ static_cast<std::uint64_t>(token)) * 0x100000001b3U;
-    }
+    hash.add(std::as_bytes(std::span(tokens)));
   }
-  return hash;
+  return hash.value();
 }
 
 std::string line_of(std::istream& lines) {
