@@ -177,48 +177,48 @@ other_libtorch() {
   grep -qs '^CMAKE_PREFIX_PATH:[A-Z]*=.' "$root/build/$preset/CMakeCache.txt"
 }
 
-# setup_torch PRESET [-DX=Y ...]
-setup_torch() {
-  local done_stamp packages=() line
-  local log=$root/build/wheel.log
-  while read -r line; do
-    if [[ $line == torch==* ]] && other_libtorch "$@"; then continue; fi
-    packages+=("$line")
-  done < <(requirements "$root/tools/requirements.txt")
-  done_stamp=$(stamp venv "${packages[*]}")
-  [[ -e $done_stamp && -x $root/.venv/bin/python ]] && return
+# install_wheels STAMP LOG TEXT PACKAGE...: into .venv, once, saying TEXT when there is something to fetch.
+# Fails when that failed; the installer's lines are in build/LOG.
+install_wheels() {
+  local name=$1 log=$root/build/$2 text=$3 done_stamp
+  shift 3
+  done_stamp=$(stamp "$name" "$*")
+  [[ ! -e $done_stamp || ! -x $root/.venv/bin/python ]] || return 0
   mkdir -p "$root/build"
-  if ! satisfied "${packages[@]}"; then
-    say "[2/3] ${packages[*]} into .venv (0.2 to 3 GB to fetch, 1 to 5 minutes)"
-    if ! install_venv "$root/.venv" "${packages[@]}" >"$log" 2>&1; then
-      say "      This failed; the last lines (all of them: build/wheel.log):"
-      tail -n 10 "$log" >&2
-      die "the wheels could not be installed. With a LibTorch of your own: FSDP_TORCH=DIR ./dev ..."
-    fi
+  if ! satisfied "$@"; then
+    say "[2/3] $text"
+    install_venv "$root/.venv" "$@" >"$log" 2>&1 || return 1
   fi
   set_stamp "$done_stamp"
 }
 
+# setup_torch PRESET [-DX=Y ...]
+setup_torch() {
+  local packages=() line
+  while read -r line; do
+    if [[ $line == torch==* ]] && other_libtorch "$@"; then continue; fi
+    packages+=("$line")
+  done < <(requirements "$root/tools/requirements.txt")
+  if ! install_wheels venv wheel.log \
+    "${packages[*]} into .venv (0.2 to 3 GB to fetch, 1 to 5 minutes)" "${packages[@]}"; then
+    say "      This failed; the last lines (all of them: build/wheel.log):"
+    tail -n 10 "$root/build/wheel.log" >&2
+    die "the wheels could not be installed. With a LibTorch of your own: FSDP_TORCH=DIR ./dev ..."
+  fi
+}
+
 # setup_oracles PRESET: what tests compare with, in .venv. Without it those tests skip, which is said.
 setup_oracles() {
-  local done_stamp packages=()
-  local log=$root/build/oracles.log
+  local packages=()
   if other_libtorch "$1"; then
     say "Going on without transformers and PEFT: they need the torch that .venv has."
     return
   fi
   mapfile -t packages < <(requirements "$root/tools/requirements-oracles.txt")
-  done_stamp=$(stamp oracles "${packages[*]}")
-  [[ -e $done_stamp && -x $root/.venv/bin/python ]] && return
-  mkdir -p "$root/build"
-  if ! satisfied "${packages[@]}"; then
-    say "[2/3] For tests: ${packages[*]} into .venv (60 MB to fetch, 1 minute)"
-    if ! install_venv "$root/.venv" "${packages[@]}" >"$log" 2>&1; then
-      say "      This failed (build/oracles.log); the tests that compare with them skip."
-      return
-    fi
+  if ! install_wheels oracles oracles.log \
+    "For tests: ${packages[*]} into .venv (60 MB to fetch, 1 minute)" "${packages[@]}"; then
+    say "      This failed (build/oracles.log); the tests that compare with them skip."
   fi
-  set_stamp "$done_stamp"
 }
 
 # requirements FILE: its lines without comments.
