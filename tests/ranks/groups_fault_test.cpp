@@ -79,6 +79,7 @@ TEST_P(GroupFaults, Fault009_AFailureInOneGroupEndsTheWaitsInTheOther) {
   test::run_ranks(GetParam(), 4, [](const comm::Link& world) {
     const auto row = row_of(world);
     world.job->barrier({.name = "warm-up"});
+    test::meet();
     world.job->set_timeout(seconds(30));
     const auto start = Clock::now();
     if (world.rank() == 3) {
@@ -103,6 +104,7 @@ TEST_P(GroupFaults, Fault008_ATimeOutInAGroupHealsWhenAllRanksRecover) {
     const auto row = row_of(world);
     row.transport->reserve_staging(32, 2);
     world.job->barrier({.name = "warm-up"});
+    test::meet();
     world.job->set_timeout(milliseconds(500));
     at::Tensor dst = at::zeros({8});
     if (world.rank() != 2) {
@@ -116,6 +118,7 @@ TEST_P(GroupFaults, Fault008_ATimeOutInAGroupHealsWhenAllRanksRecover) {
     expect_usable(row, 1);
     expect_usable(world, 1);
     const auto again = world.split({0, 1, 2, 3}, "made later");
+    test::meet();
     world.job->recover();
     expect_usable(again, 2);
     expect_usable(row, 2);
@@ -130,6 +133,7 @@ TEST_P(GroupFaults, WorkOfAGroupFromBeforeIsVoid) {
     if (world.rank() % 2 == 0) {
       old = start_gather(row, dst, 7);
     }
+    test::meet();
     world.job->recover();
     if (old) {
       EXPECT_NE(test::error_of([&] { old->wait(); }), "no error");

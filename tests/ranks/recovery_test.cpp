@@ -48,6 +48,7 @@ TEST_P(Recovery, Fault008_ATimeOutHealsWhenAllRanksRecover) {
   test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
     group.transport->reserve_staging(48, 1);
     group.job->barrier({.name = "warm-up"});
+    test::meet();
     group.job->set_timeout(milliseconds(400));
     if (group.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(900));
@@ -64,6 +65,7 @@ TEST_P(Recovery, Fault008_ATimeOutHealsWhenAllRanksRecover) {
 TEST_P(Recovery, Fault008_ARankThatRecoversEndsTheOthersWaitsAtOnce) {
   test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
     group.job->barrier({.name = "warm-up"});
+    test::meet();
     group.job->set_timeout(seconds(30));
     if (group.rank() != 1) {
       at::Tensor dst = at::zeros({12});
@@ -82,6 +84,7 @@ TEST_P(Recovery, Fault008_ARankThatRecoversEndsTheOthersWaitsAtOnce) {
 TEST_P(Recovery, Fault009_APublishedFailureIsTheFirstCauseOnAllRanks) {
   test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
     group.job->barrier({.name = "warm-up"});
+    test::meet();
     group.job->set_timeout(seconds(30));
     if (group.rank() == 2) {
       group.job->publish_failure("batch 17 cannot be read");
@@ -101,6 +104,7 @@ TEST_P(Recovery, Fault009_APublishedFailureIsTheFirstCauseOnAllRanks) {
 TEST_P(Recovery, ARankThatDoesNotRecoverIsNamed) {
   test::run_ranks(GetParam(), 3, [](const comm::Link& group) {
     group.job->barrier({.name = "warm-up"});
+    test::meet();
     if (group.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(1500));
     } else {
@@ -123,6 +127,7 @@ TEST_P(Recovery, WorkFromBeforeIsVoid) {
       first = start_gather(group, old);
       second = start_gather(group, old);
     }
+    test::meet();
     group.job->recover();
     if (first) {
       EXPECT_NE(test::error_of([&] { first->wait(); }), "no error");
@@ -136,6 +141,7 @@ TEST_P(Recovery, WorkFromBeforeIsVoid) {
 TEST_P(Recovery, ManyRecoveriesLeaveTheGroupUsable) {
   test::run_ranks(GetParam(), 2, [](const comm::Link& group) {
     for (std::uint64_t generation = 1; generation <= 5; ++generation) {
+      test::meet();
       group.job->recover();
       expect_usable(group, generation);
     }

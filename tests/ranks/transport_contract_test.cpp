@@ -392,6 +392,7 @@ TEST_P(TransportContract, GroupsRecoveryAndMemoryAreAsTheTraitsSay) {
       EXPECT_EQ(alone.size(), 1);
       alone.job->barrier({.name = "alone"});
     });
+    test::meet();
     expect(traits.can_recover, [&] {
       group.job->recover();
       EXPECT_EQ(group.job->generation(), 1U);

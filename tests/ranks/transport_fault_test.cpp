@@ -154,6 +154,7 @@ TEST_P(Absence, Fault009_AMissingRankIsNamedWithUnitAndNumber) {
   try {
     test::run_ranks(GetParam(), 4, [&](const comm::Link& group) {
       group.job->barrier({.name = "warm-up"});
+      test::meet();
       group.job->set_timeout(milliseconds(500));
       if (group.rank() == 2) {
         std::this_thread::sleep_for(seconds(2));

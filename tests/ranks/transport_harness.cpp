@@ -2,6 +2,7 @@
 #include "ranks/transport_harness.hpp"
 
 #include <algorithm>
+#include <barrier>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -48,7 +49,20 @@ bool serves(const comm::detail::TransportRow& row, const Needs& needs) {
          });
 }
 
+using Meeting = std::barrier<>;
+thread_local Meeting* meeting_of_this_rank = nullptr;
+
+/// A rank's place in the meeting of all; a rank that ends is no longer waited for.
+class Seat {
+ public:
+  explicit Seat(Meeting& meeting) { meeting_of_this_rank = &meeting; }
+  Seat(const Seat&) = delete;
+  ~Seat() { std::exchange(meeting_of_this_rank, nullptr)->arrive_and_drop(); }
+};
+
 }  // namespace
+
+void meet() { meeting_of_this_rank->arrive_and_wait(); }
 
 std::vector<std::string> transports(const Needs& needs) {
   std::vector<std::string> names;
@@ -61,8 +75,12 @@ std::vector<std::string> transports(const Needs& needs) {
 }
 
 void run_ranks(const std::string& transport, int size, const RankBody& body) {
+  Meeting meeting(size);
   if (transport == "threads") {
-    run_threads(size, [&](World world) { body(world.link()); });
+    run_threads(size, [&](World world) {
+      const Seat seat(meeting);
+      body(world.link());
+    });
     return;
   }
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
@@ -71,6 +89,7 @@ void run_ranks(const std::string& transport, int size, const RankBody& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
+      const Seat seat(meeting);
       try {
         body(comm::detail::find_row(transport).make(site_of(transport, store, rank, size)));
       } catch (...) {

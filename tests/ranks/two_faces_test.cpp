@@ -119,6 +119,7 @@ TEST_P(TwoFaces, WhatRanksAnnounceIsComparedAtTheNextCallOnTheHost) {
                                      testing::HasSubstr("end of backward"),
                                      testing::HasSubstr("different collectives on their devices")));
     if (group.transport->traits().can_recover) {
+      test::meet();
       group.job->recover();
       group.job->barrier({.name = "after"});
     }

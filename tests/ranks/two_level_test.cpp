@@ -149,6 +149,7 @@ TEST(TwoLevels, WorkFromBeforeARecoveryIsVoid) {
       second = test::gather(5000, at::kFloat, 0, "h.0")(group);
       dropped = test::gather(5000, at::kFloat, 0, "h.0")(group);
     }
+    test::meet();
     group.job->recover();
     if (first) {
       EXPECT_NE(test::error_of([&] { first->wait(); }), "no error");
@@ -165,6 +166,7 @@ TEST(TwoLevels, RecoverFromATimeOut) {
   test::run_ranks("shm+gloo", 4, [](const comm::Link& group) {
     for (std::uint64_t generation = 1; generation <= 2; ++generation) {
       group.job->barrier({.name = "warm-up"});
+      test::meet();
       group.job->set_timeout(milliseconds(500));
       if (group.rank() == 3) {
         std::this_thread::sleep_for(milliseconds(1500));
