@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/layout/unit_layout.hpp"
+#include "layout/unit_layout.hpp"
 
 #include <algorithm>
 #include <utility>

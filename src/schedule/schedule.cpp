@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 #include <algorithm>
 #include <sstream>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace fsdp::schedule {
 

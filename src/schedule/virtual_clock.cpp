@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/schedule/virtual_clock.hpp"
+#include "schedule/virtual_clock.hpp"
 
 #include <algorithm>
 #include <span>

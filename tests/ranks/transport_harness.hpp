@@ -34,9 +34,9 @@ std::vector<std::string> transports(const Needs& needs);
 /// the first failure.
 void run_ranks(const std::string& transport, int size, const RankBody& body);
 
-/// In the body of run_ranks, returns when all ranks that have not ended are here. It sends nothing. A
-/// rank that has left a collective may recover or fail while others are still in that collective, and
-/// they then throw from it, as they should: a test that means the next collective meets first.
+/// In the body of run_ranks, returns when all ranks that have not ended are here. It sends nothing.
+/// A rank that has left a collective may recover or fail while others are still in that collective,
+/// and they then throw from it, as they should: a test that means the next collective meets first.
 void meet();
 
 /// Starts a collective of zeros.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace fsdp::test {
 

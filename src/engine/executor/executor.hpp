@@ -19,7 +19,7 @@
 #include "engine/unit/module_buffers.hpp"
 #include "engine/unit/module_layout.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace fsdp::engine {
 

@@ -7,7 +7,7 @@
 
 #include "engine/unit/bundle.hpp"
 #include "engine/unit/unit.hpp"
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace fsdp::engine {
 

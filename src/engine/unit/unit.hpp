@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/unit/placement.hpp"
-#include "fsdp/layout/unit_layout.hpp"
+#include "layout/unit_layout.hpp"
 
 namespace fsdp {
 class Copier;

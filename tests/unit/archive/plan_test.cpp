@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/layout/unit_layout.hpp"
+#include "layout/unit_layout.hpp"
 #include "support/error_of.hpp"
 
 namespace fsdp::archive {

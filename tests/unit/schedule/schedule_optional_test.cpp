@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 #include "support/checked_schedule.hpp"
 
 namespace fsdp::schedule {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "fsdp/base/error.hpp"
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 #include "unit/schedule/script.hpp"
 
 namespace fsdp::schedule {

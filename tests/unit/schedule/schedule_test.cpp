@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Weights: what a training step gathers and frees, action by action.
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 #include <gmock/gmock.h>
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fsdp/schedule/schedule.hpp"
+#include "schedule/schedule.hpp"
 
 namespace fsdp::schedule {
 
