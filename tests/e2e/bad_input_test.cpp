@@ -278,7 +278,7 @@ std::string refusal_in_job(const std::string& flags) {
   return result.err;
 }
 
-TEST(JobTest, Fault142_RanksOfDifferentRunsAreRefused) {
+TEST(JobTest, Fault169_RanksOfDifferentRunsAreRefused) {
   refusal_in_job("");
   EXPECT_THAT(refusal_in_job("--weight-decay 0.$RANK"),
               HasSubstr("rank 1: --weight-decay is 0.1 here, but on rank 0 --weight-decay is 0:"));

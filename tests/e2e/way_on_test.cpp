@@ -54,7 +54,7 @@ class WayOnTest : public ::testing::Test {
   fsdp::test::TemporaryDirectory directory_;
 };
 
-TEST_F(WayOnTest, Fault137_RecordsOfJsonBecomeText) {
+TEST_F(WayOnTest, Fault164_RecordsOfJsonBecomeText) {
   EXPECT_EQ(converted("a.jsonl", "{\"text\": \"Grö\\u00dfe\"}\n\n{\"text\": \"two\"}\n"),
             "Größe\n\ntwo\n\n");
   EXPECT_EQ(converted("it's.json", R"([{"instruction":"Add","input":"1 1","output":"2"},
@@ -77,14 +77,14 @@ TEST_F(WayOnTest, Fault137_RecordsOfJsonBecomeText) {
             "# A\nb\n\nc\n\n");
 }
 
-TEST_F(WayOnTest, Fault137_NoStringOfALongRecordIsLost) {
+TEST_F(WayOnTest, Fault164_NoStringOfALongRecordIsLost) {
   const std::string words(100000, 'x');  // a record whose end is not looked at
   EXPECT_EQ(converted("share.jsonl", R"({"id":"one","conversations":[{"from":"human","value":")" +
                                          words + R"("},{"from":"gpt","value":"b"}],"n":1})"),
             "one\nhuman\n" + words + "\ngpt\nb\n\n");
 }
 
-TEST_F(WayOnTest, Fault137_TablesAndPagesBecomeText) {
+TEST_F(WayOnTest, Fault164_TablesAndPagesBecomeText) {
   EXPECT_EQ(converted("a.csv", "\"one, two\",1\n\nthree,2\n"), "one, two\nthree\n");
   EXPECT_EQ(converted("a.tsv", "one\t1\ntwo\t2\n"), "one\ntwo\n");
   EXPECT_EQ(converted("a.html", "<html><script>x < 1</script><p>a &amp; b</p></html>\n"),
@@ -110,7 +110,7 @@ TEST_F(WayOnTest, AnyBytesTakesThemAsTheyAre) {
       0);
 }
 
-TEST_F(WayOnTest, Fault138_AUsedDirectoryIsResumedOrLeftAlone) {
+TEST_F(WayOnTest, Fault165_AUsedDirectoryIsResumedOrLeftAlone) {
   const std::vector<std::string> saving = {"--save", at("run"), "--keep", "1", "--log", at("log")};
   ASSERT_EQ(train(saving).code, 0);
   const std::string log = text_of(at("log"));
@@ -127,7 +127,7 @@ TEST_F(WayOnTest, Fault138_AUsedDirectoryIsResumedOrLeftAlone) {
   EXPECT_EQ(read_log(at("log")).size(), 5u);
 }
 
-TEST_F(WayOnTest, Fault139_ALogOfAnotherRunIsNeverTouched) {
+TEST_F(WayOnTest, Fault166_ALogOfAnotherRunIsNeverTouched) {
   ASSERT_EQ(train({"--save", at("a"), "--log", at("a.log"), "--seed", "5"}).code, 0);
   ASSERT_EQ(train({"--save", at("b")}).code, 0);
   const std::string log = text_of(at("a.log"));
@@ -154,7 +154,7 @@ TEST_F(WayOnTest, ARunThatEndedBeforeItsFirstCheckpointBeginsAgainWithItsLog) {
   EXPECT_EQ(read_log(at("log")).size(), 3u);
 }
 
-TEST_F(WayOnTest, Fault138_AnotherModelIsNotResumed) {
+TEST_F(WayOnTest, Fault165_AnotherModelIsNotResumed) {
   ASSERT_EQ(train({"--save", at("run")}).code, 0);
   // Weights of the same shapes, cut into other heads.
   EXPECT_THAT(refusal({"--save", at("run"), "--resume", "--steps", "5", "--heads", "4"}),
@@ -175,7 +175,7 @@ TEST_F(WayOnTest, EveryRankOfAJobRefusesAlike) {
                                 HasSubstr("of an earlier run")));
 }
 
-TEST_F(WayOnTest, Fault140_APublishedModelWithoutItsTokenizerIsNotTrainedOnBytes) {
+TEST_F(WayOnTest, Fault167_APublishedModelWithoutItsTokenizerIsNotTrainedOnBytes) {
   const std::string base = at("base");
   ASSERT_EQ(train({"--vocab", "300", "--out", base}).code, 0);
   const auto from = [&](const std::vector<std::string>& flags) {
@@ -207,7 +207,7 @@ TEST_F(WayOnTest, APromptBeyondTheContextIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("the prompt has 33 tokens, the model sees 32 at once"));
 }
 
-TEST_F(WayOnTest, Fault141_WeightsThatAreLostAreNeverSaved) {
+TEST_F(WayOnTest, Fault168_WeightsThatAreLostAreNeverSaved) {
   const std::vector<std::string> wild = {"--optimizer", "sgd",     "--lr",         "1e30",
                                          "--clip",      "0",       "--warmup",     "0",
                                          "--save",      at("run"), "--save-every", "1"};
