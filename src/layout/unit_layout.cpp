@@ -30,7 +30,7 @@ UnitLayout::UnitLayout(std::vector<std::int64_t> numels, int world_size, std::in
   shard_numel_ = divide_up(divide_up(total_numel_, world_size), align_numel) * align_numel;
 }
 
-Piece UnitLayout::piece(int i, int first, int count) const {
+ParameterPart UnitLayout::piece(int i, int first, int count) const {
   const std::int64_t slice_begin = shard_numel_ * first;
   const std::int64_t slice_end = slice_begin + shard_numel_ * count;
   const std::int64_t begin = std::clamp(offset(i), slice_begin, slice_end);

@@ -13,7 +13,7 @@
 namespace fsdp::layout {
 
 /// The part of one parameter that lies in a run of slices. Empty pieces have numel 0.
-struct Piece {
+struct ParameterPart {
   std::int64_t shard_offset = 0;      ///< first element's position in the run
   std::int64_t parameter_offset = 0;  ///< and in the flattened parameter
   std::int64_t numel = 0;
@@ -41,7 +41,7 @@ class UnitLayout {
   std::int64_t shard_numel() const { return shard_numel_; }
   std::int64_t padded_numel() const { return shard_numel_ * world_size_; }
   /// What lies of parameter `i` in slices [first, first + count); offsets are from the first one.
-  Piece piece(int i, int first, int count = 1) const;
+  ParameterPart piece(int i, int first, int count = 1) const;
 
  private:
   std::vector<std::int64_t> numels_;

@@ -20,10 +20,10 @@ at::Tensor causal_mask(std::int64_t time, std::int64_t seen, const at::Tensor& l
 }  // namespace
 
 at::Tensor attend(const at::Tensor& queries, at::Tensor keys, at::Tensor values, double dropout,
-                  const Place& place) {
+                  const BlockCache& cache) {
   const std::int64_t heads = queries.size(1), time = queries.size(2);
-  if (place.cache != nullptr) {
-    const KeyValueCache::Seen all = place.cache->extend(place.block, keys, values);
+  if (cache.of_model != nullptr) {
+    const KeyValueCache::Seen all = cache.of_model->extend(cache.block, keys, values);
     keys = all.keys;
     values = all.values;
   }

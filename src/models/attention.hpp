@@ -8,9 +8,9 @@
 
 namespace fsdp::models::detail {
 
-/// Where a block stands in a forward.
-struct Place {
-  KeyValueCache* cache = nullptr;  ///< none while training
+/// The cache that a block of a model reads and adds to.
+struct BlockCache {
+  KeyValueCache* of_model = nullptr;  ///< none while training
   std::size_t block = 0;
 };
 
@@ -18,6 +18,6 @@ struct Place {
 /// [batch, kv heads, time, width] of the same positions and, with a cache, of all before. A key
 /// head serves heads / kv heads query heads. Returns [batch, time, heads x width].
 at::Tensor attend(const at::Tensor& queries, at::Tensor keys, at::Tensor values, double dropout,
-                  const Place& place);
+                  const BlockCache& cache);
 
 }  // namespace fsdp::models::detail

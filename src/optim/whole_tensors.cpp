@@ -162,9 +162,9 @@ std::int64_t WholeTensors::most_owned_numel() const {
   return most;
 }
 
-WholeTensors::Places WholeTensors::places(const std::vector<std::size_t>& batch,
-                                          Parts parts) const {
-  Places places;
+WholeTensors::SliceOffsets WholeTensors::places(const std::vector<std::size_t>& batch,
+                                                Parts parts) const {
+  SliceOffsets places;
   for (int rank = 0; rank < sharded_.world().size(); ++rank) {
     std::int64_t offset = 0;
     std::vector<std::int64_t>& offsets = places.offsets.emplace_back();
@@ -183,7 +183,7 @@ at::Tensor WholeTensors::buffer(std::int64_t numel) const {
                        at::TensorOptions(dtype_).device(bytes_.device()));
 }
 
-void WholeTensors::gather(const std::vector<std::size_t>& batch, const Places& places,
+void WholeTensors::gather(const std::vector<std::size_t>& batch, const SliceOffsets& places,
                           const Put& put) {
   const World world = sharded_.world();
   const at::Tensor whole = buffer(places.slice_numel * world.size());
@@ -203,7 +203,7 @@ void WholeTensors::gather(const std::vector<std::size_t>& batch, const Places& p
 }
 
 void WholeTensors::assemble(const at::Tensor& flat, std::size_t i, std::size_t position,
-                            const Places& places) const {
+                            const SliceOffsets& places) const {
   const Tensor& tensor = tensors_[i];
   const at::Tensor slices = buffer(places.slice_numel * sharded_.world().size());
   for (int rank = 0; rank < sharded_.world().size(); ++rank) {
@@ -227,7 +227,7 @@ void WholeTensors::transform(const std::vector<std::size_t>& which, const Put& p
     if (batch.empty()) {
       continue;
     }
-    const Places from = places(batch, &Tensor::answered), to = places(batch, &Tensor::held);
+    const SliceOffsets from = places(batch, &Tensor::answered), to = places(batch, &Tensor::held);
     gather(batch, from, put);
     std::vector<at::Tensor> results(batch.size());
     std::int64_t owned_numel = 0;

@@ -27,15 +27,15 @@ Schedule::Schedule(const Config& config) : config_(config) {
   slots_.assign(static_cast<std::size_t>(config.slots), -1);
   buffers_.assign(static_cast<std::size_t>(config.reduce_buffers), -1);
   for (int unit : config.kept) {
-    give_own(unit, &Unit::own_slot, slots_);
+    give_own(unit, &UnitState::own_slot, slots_);
   }
   for (int unit : config.own_buffers) {
-    give_own(unit, &Unit::own_buffer, buffers_);
+    give_own(unit, &UnitState::own_buffer, buffers_);
   }
 }
 
 /// Adds a place to `places` that is this unit's alone, unless it has one.
-void Schedule::give_own(int unit, int Unit::* own, std::vector<int>& places) {
+void Schedule::give_own(int unit, int UnitState::* own, std::vector<int>& places) {
   FSDP_CHECK(unit >= 0 && unit < config_.units, ErrorCode::kInvalidArgument, "unit ", unit, " of ",
              config_.units, " was to have a slot or a buffer of its own");
   if (at(unit).*own < 0) {

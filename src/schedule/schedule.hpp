@@ -149,7 +149,7 @@ class Schedule {
  private:
   enum class Weights { kSharded, kGathering, kUnsharded, kHeld };
   enum class Gradients { kNone, kCollecting, kReducing };
-  struct Unit {
+  struct UnitState {
     Weights weights = Weights::kSharded;
     Gradients gradients = Gradients::kNone;
     int slot = -1;
@@ -166,12 +166,12 @@ class Schedule {
     int touches = 0;
   };
 
-  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
-  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+  UnitState& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  const UnitState& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   std::vector<Interval>& order(Pass pass) { return orders_[static_cast<std::size_t>(pass)]; }
   bool is_kept(int unit) const { return at(unit).own_slot >= 0; }
 
-  void give_own(int unit, int Unit::* own, std::vector<int>& places);
+  void give_own(int unit, int UnitState::* own, std::vector<int>& places);
   void begin_pass(Pass pass, std::uint64_t signature);
   void close_pass();
   void enter_interval(std::span<const int> units);
@@ -192,7 +192,7 @@ class Schedule {
   void wait_reduce(int unit);
 
   Config config_;
-  std::vector<Unit> units_;
+  std::vector<UnitState> units_;
   std::vector<int> slots_;    ///< unit in each slot, -1 when free; the kept units' come last
   std::vector<int> buffers_;  ///< unit in each reduce buffer; those of one unit come last
   std::deque<int> reducing_;  ///< in the order in which they were issued

@@ -81,7 +81,7 @@ bool Schedule::is_collecting(int unit) const {
 }
 
 void Schedule::forget_reductions() {
-  for (Unit& unit : units_) {
+  for (UnitState& unit : units_) {
     unit.reduced = false;
   }
 }

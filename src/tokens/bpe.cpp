@@ -42,7 +42,7 @@ class BpeTokenizer::Pieces {
 
  private:
   /// Where the tokens of a piece lie in ids_.
-  struct Place {
+  struct TokenRange {
     std::uint32_t begin = 0, count = 0;
   };
 
@@ -51,8 +51,8 @@ class BpeTokenizer::Pieces {
       known_.clear();
       ids_.clear();
     }
-    known_.emplace(piece, Place{.begin = static_cast<std::uint32_t>(ids_.size()),
-                                .count = static_cast<std::uint32_t>(symbols_.size())});
+    known_.emplace(piece, TokenRange{.begin = static_cast<std::uint32_t>(ids_.size()),
+                                     .count = static_cast<std::uint32_t>(symbols_.size())});
     ids_.insert(ids_.end(), symbols_.begin(), symbols_.end());
   }
 
@@ -85,7 +85,7 @@ class BpeTokenizer::Pieces {
   }
 
   const BpeTokenizer& owner_;
-  StringMap<Place> known_;
+  StringMap<TokenRange> known_;
   std::vector<Id> ids_;
   std::vector<Id> symbols_;
   Merger merger_;

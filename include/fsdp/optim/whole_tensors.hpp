@@ -87,7 +87,7 @@ class WholeTensors {
     int owner = 0;
   };
   /// Where the parts of a batch lie in each rank's slice.
-  struct Places {
+  struct SliceOffsets {
     std::vector<std::vector<std::int64_t>> offsets;  ///< by rank, then tensor of the batch
     std::int64_t slice_numel = 0, logical_numel = 0;
   };
@@ -96,11 +96,11 @@ class WholeTensors {
   void make_batches(const WholeTensorsOptions& options);
   void choose_owners(const WholeTensorsOptions& options);
   using Parts = std::vector<Part> Tensor::*;
-  Places places(const std::vector<std::size_t>& batch, Parts parts) const;
+  SliceOffsets places(const std::vector<std::size_t>& batch, Parts parts) const;
   at::Tensor buffer(std::int64_t numel) const;
-  void gather(const std::vector<std::size_t>& batch, const Places& places, const Put& put);
+  void gather(const std::vector<std::size_t>& batch, const SliceOffsets& places, const Put& put);
   void assemble(const at::Tensor& flat, std::size_t i, std::size_t position,
-                const Places& places) const;
+                const SliceOffsets& places) const;
   std::int64_t most_owned_numel() const;
 
   Sharded sharded_;

@@ -68,7 +68,7 @@ class TwoLevelTransport final : public GlooTransport {
                                [elsewhere = elsewhere_] { return elsewhere->failure(); });
     inside_ = split_for_background(*host_, "inside a host");
   }
-  TwoLevelTransport(std::shared_ptr<GlooTransport> job, SeatPointer seat, Place place,
+  TwoLevelTransport(std::shared_ptr<GlooTransport> job, SeatPointer seat, HostPosition place,
                     std::shared_ptr<HostTransport> host, Host inside)
       : GlooTransport(std::move(job), std::move(seat), two_level_traits()),
         place_(place),
@@ -108,7 +108,7 @@ class TwoLevelTransport final : public GlooTransport {
   /// What a reduce-scatter of slices like `dst` stages, in `flight`, with receives posted.
   Partials post_partials(Flight& flight, const at::Tensor& dst, at::ScalarType dtype);
 
-  const Place place_;
+  const HostPosition place_;
   std::shared_ptr<Elsewhere> elsewhere_;  ///< of the whole job
   // The ranks of this host, for two threads.
   std::shared_ptr<HostTransport> host_;  ///< the rank's own
@@ -235,7 +235,7 @@ std::shared_ptr<HostTransport> TwoLevelTransport::make_part(const std::vector<in
     return std::make_shared<GlooTransport>(shared_job(), std::move(seat));
   }
   const auto each = static_cast<int>(locals.size());
-  const Place place{
+  const HostPosition place{
       .hosts = used, .locals = each, .host = seat->index / each, .local = seat->index % each};
   return std::make_shared<TwoLevelTransport>(shared_job(), std::move(seat), place, std::move(host),
                                              std::move(inside));

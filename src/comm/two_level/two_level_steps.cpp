@@ -22,23 +22,23 @@ void on_host(GlooWork& work, const std::function<void()>& act) {
 }
 
 /// The slices of a host's ranks.
-at::Tensor block_of(const at::Tensor& flat, int host, const Place& place) {
+at::Tensor block_of(const at::Tensor& flat, int host, const HostPosition& place) {
   const std::int64_t numel = flat.numel() / place.hosts;
   return flat.narrow(0, host * numel, numel);
 }
 
 /// The hosts in the order in which one goes through them: gathers from 0 on, as the own host's data
 /// is there first; sums from 1 on, as those of other hosts have further to go.
-int nth_host(int step, const Place& place) { return (place.host + step) % place.hosts; }
+int nth_host(int step, const HostPosition& place) { return (place.host + step) % place.hosts; }
 
 }  // namespace
 
-at::Tensor slice_of(const at::Tensor& flat, int member, const Place& place) {
+at::Tensor slice_of(const at::Tensor& flat, int member, const HostPosition& place) {
   const std::int64_t numel = flat.numel() / place.hosts / place.locals;
   return flat.narrow(0, member * numel, numel);
 }
 
-Steps gather_steps(const Host& host, const Place& place, const at::Tensor& flat,
+Steps gather_steps(const Host& host, const HostPosition& place, const at::Tensor& flat,
                    const Label& label) {
   return {.inside = [=](GlooWork& work) {
     for (int step = 0; step < place.hosts; ++step) {
@@ -54,7 +54,7 @@ Steps gather_steps(const Host& host, const Place& place, const at::Tensor& flat,
   }};
 }
 
-Steps reduce_steps(const Host& host, const Place& place, const at::Tensor& dst,
+Steps reduce_steps(const Host& host, const HostPosition& place, const at::Tensor& dst,
                    const at::Tensor& src, const Partials& partials, const Finish& finish,
                    const Label& label) {
   const at::Tensor flat = src.detach().view({-1});
@@ -88,8 +88,8 @@ Steps reduce_steps(const Host& host, const Place& place, const at::Tensor& dst,
   return steps;
 }
 
-Steps broadcast_steps(const Host& host, const Place& place, const at::Tensor& buffer, int root,
-                      const Label& label) {
+Steps broadcast_steps(const Host& host, const HostPosition& place, const at::Tensor& buffer,
+                      int root, const Label& label) {
   const int root_local = root % place.locals;
   const bool receives = place.local == root_local && place.counterpart(place.host) != root;
   return {.inside = [=](GlooWork& work) {

@@ -39,7 +39,7 @@ namespace fsdp::comm::detail {
 // last rounding, also between hosts.
 
 /// Where a rank stands: hosts of equally many ranks, all the members of one group.
-struct Place {
+struct HostPosition {
   int hosts = 1;
   int locals = 1;
   int host = 0;
@@ -48,13 +48,13 @@ struct Place {
 };
 
 /// The slice of a member in a tensor of one dimension that has one for each.
-at::Tensor slice_of(const at::Tensor& flat, int member, const Place& place);
+at::Tensor slice_of(const at::Tensor& flat, int member, const HostPosition& place);
 
 /// The ranks of this host; of the progress thread.
 using Host = std::shared_ptr<HostTransport>;
 
 /// `flat` is the whole destination, in which the own slice lies already.
-Steps gather_steps(const Host& host, const Place& place, const at::Tensor& flat,
+Steps gather_steps(const Host& host, const HostPosition& place, const at::Tensor& flat,
                    const Label& label);
 
 /// What reduce-scatters stage, by host; a host's own part of its own sum is both.
@@ -62,12 +62,12 @@ struct Partials {
   std::vector<at::Tensor> own;    ///< what this host adds to the slices of the hosts' ranks
   std::vector<at::Tensor> added;  ///< what the hosts add to this rank's slice
 };
-Steps reduce_steps(const Host& host, const Place& place, const at::Tensor& dst,
+Steps reduce_steps(const Host& host, const HostPosition& place, const at::Tensor& dst,
                    const at::Tensor& src, const Partials& partials, const Finish& finish,
                    const Label& label);
 
 /// `root` is a member of the group.
-Steps broadcast_steps(const Host& host, const Place& place, const at::Tensor& buffer, int root,
-                      const Label& label);
+Steps broadcast_steps(const Host& host, const HostPosition& place, const at::Tensor& buffer,
+                      int root, const Label& label);
 
 }  // namespace fsdp::comm::detail

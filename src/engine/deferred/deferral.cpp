@@ -26,7 +26,7 @@ class Deferral {
   Deferral(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack)
       : op_(op), schema_(op.schema()), keys_(keys), stack_(stack) {
     for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
-      visit_tensors(argument(i), i, [&](const Place&, const at::Tensor& tensor) {
+      visit_tensors(argument(i), i, [&](const ArgumentPosition&, const at::Tensor& tensor) {
         takes_tensors_ = takes_tensors_ || tensor.defined();
         if (const auto entry = pending(tensor)) {
           tape_ = tape_ == nullptr ? entry->tape : tape_;
@@ -72,7 +72,7 @@ class Deferral {
   const c10::IValue& argument(std::size_t i) const {
     return (*stack_)[stack_->size() - schema_.arguments().size() + i];
   }
-  at::Tensor tensor_at(const Place& place) const {
+  at::Tensor tensor_at(const ArgumentPosition& place) const {
     const c10::IValue& value = argument(place.index);
     return place.element < 0
                ? value.toTensor()
@@ -106,7 +106,7 @@ class Deferral {
     }
     for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
       visit_tensors(argument(i), i,
-                    [](const Place&, const at::Tensor& tensor) { materialize(tensor); });
+                    [](const ArgumentPosition&, const at::Tensor& tensor) { materialize(tensor); });
     }
     return false;
   }
@@ -132,7 +132,7 @@ class Deferral {
     for (std::size_t i = 0; i < schema_.arguments().size(); ++i) {
       const c10::IValue& value = argument(i);
       step.arguments.push_back(value.isList() ? c10::IValue(value.toList().copy()) : value);
-      visit_tensors(value, i, [&](const Place& place, const at::Tensor& tensor) {
+      visit_tensors(value, i, [&](const ArgumentPosition& place, const at::Tensor& tensor) {
         const auto entry = pending(tensor);
         at::Tensor kept = tensor;
         if (entry.has_value() && entry->tape == tape_) {
@@ -195,7 +195,7 @@ class Deferral {
     for (std::size_t i = 0; i < on_meta.size(); ++i) {
       c10::IValue result =
           on_meta[i].isList() ? c10::IValue(on_meta[i].toList().copy()) : on_meta[i];
-      visit_tensors(on_meta[i], i, [&](const Place& place, const at::Tensor& meta) {
+      visit_tensors(on_meta[i], i, [&](const ArgumentPosition& place, const at::Tensor& meta) {
         if (!meta.defined()) {
           return;
         }
@@ -236,7 +236,7 @@ class Deferral {
       } else if (name == "pin_memory") {
         copy = c10::IValue();
       }
-      visit_tensors(value, i, [&](const Place& place, const at::Tensor& tensor) {
+      visit_tensors(value, i, [&](const ArgumentPosition& place, const at::Tensor& tensor) {
         if (!tensor.defined()) {
           return;
         }

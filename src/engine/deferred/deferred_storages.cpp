@@ -126,7 +126,7 @@ std::shared_ptr<DeferredTape>& current_tape() {
 }
 
 void visit_tensors(const c10::IValue& value, std::size_t index,
-                   const std::function<void(const Place&, const at::Tensor&)>& visit) {
+                   const std::function<void(const ArgumentPosition&, const at::Tensor&)>& visit) {
   if (value.isTensor()) {
     visit({index, -1}, value.toTensor());
   } else if (value.isTensorList() || value.isOptionalTensorList()) {

@@ -51,6 +51,6 @@ std::shared_ptr<DeferredTape>& current_tape();
 
 /// Calls `visit` for each tensor of an argument or result, and for those in its list.
 void visit_tensors(const c10::IValue& value, std::size_t index,
-                   const std::function<void(const Place&, const at::Tensor&)>& visit);
+                   const std::function<void(const ArgumentPosition&, const at::Tensor&)>& visit);
 
 }  // namespace fsdp::engine

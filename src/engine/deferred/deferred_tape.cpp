@@ -30,13 +30,13 @@ constexpr std::array<std::string_view, 10> kOverwriting = {
     "aten::copy_",       "aten::exponential_", "aten::random_", "aten::cauchy_",
     "aten::log_normal_", "aten::geometric_"};
 
-at::Tensor get(const torch::jit::Stack& stack, const Place& place) {
+at::Tensor get(const torch::jit::Stack& stack, const ArgumentPosition& place) {
   const c10::IValue& value = stack[place.index];
   return place.element < 0 ? value.toTensor()
                            : value.toListRef()[static_cast<std::size_t>(place.element)].toTensor();
 }
 
-void put(torch::jit::Stack& stack, const Place& place, const at::Tensor& tensor) {
+void put(torch::jit::Stack& stack, const ArgumentPosition& place, const at::Tensor& tensor) {
   if (place.element < 0) {
     stack[place.index] = tensor;
   } else {

@@ -60,7 +60,7 @@ struct DeferredView {
 
 /// Where a tensor stands among an operator's arguments or results: itself (element -1) or in a
 /// list.
-struct Place {
+struct ArgumentPosition {
   std::size_t index = 0;
   std::ptrdiff_t element = -1;
 };
@@ -69,7 +69,7 @@ struct DeferredStep {
   c10::OperatorHandle op;
   torch::jit::Stack arguments = {};  ///< deferred tensors are undefined here
   struct Operand {
-    Place place;
+    ArgumentPosition place;
     DeferredView view;
     bool is_written;
   };
@@ -81,7 +81,7 @@ struct DeferredStep {
   std::vector<Held> held =
       {};  ///< tensors with memory among the arguments: they must stay as they are
   struct Product {
-    Place place;
+    ArgumentPosition place;
     std::size_t storage;
   };
   std::vector<Product> products = {};

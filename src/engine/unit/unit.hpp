@@ -30,8 +30,9 @@ struct Parameter {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   std::int64_t numel = 0;
-  layout::Piece piece;     ///< what this rank owns of it
-  layout::Piece answered;  ///< and what of that it answers for; shard_offset is within its shard
+  layout::ParameterPart piece;  ///< what this rank owns of it
+  layout::ParameterPart
+      answered;            ///< and what of that it answers for; shard_offset is within its shard
   bool has_member = true;  ///< a member of a C++ class should hold the tensor
 };
 

@@ -38,12 +38,12 @@ AttentionImpl::AttentionImpl(const GPTConfig& config)
       register_module("c_proj", Projection(config.width, config.width, residual_deviation(config)));
 }
 
-at::Tensor AttentionImpl::forward(const at::Tensor& x, const detail::Place& place) {
+at::Tensor AttentionImpl::forward(const at::Tensor& x, const detail::BlockCache& cache) {
   const std::int64_t batch = x.size(0), time = x.size(1), width = x.size(2);
   const auto qkv = c_attn->forward(x).view({batch, time, 3, heads_, width / heads_}).unbind(2);
   return c_proj->forward(detail::attend(qkv[0].transpose(1, 2), qkv[1].transpose(1, 2),
                                         qkv[2].transpose(1, 2), is_training() ? dropout_ : 0.0,
-                                        place));
+                                        cache));
 }
 
 MLPImpl::MLPImpl(const GPTConfig& config) {
@@ -63,11 +63,11 @@ BlockImpl::BlockImpl(const GPTConfig& config) : dropout_(config.dropout) {
   mlp = register_module("mlp", MLP(config));
 }
 
-at::Tensor BlockImpl::forward(const at::Tensor& x, const detail::Place& place) {
+at::Tensor BlockImpl::forward(const at::Tensor& x, const detail::BlockCache& cache) {
   const auto drop = [&](const at::Tensor& y) {
     return dropout_ > 0 ? torch::dropout(y, dropout_, is_training()) : y;
   };
-  const auto attended = x + drop(attn->forward(ln_1->forward(x), place));
+  const auto attended = x + drop(attn->forward(ln_1->forward(x), cache));
   return attended + drop(mlp->forward(ln_2->forward(attended)));
 }
 

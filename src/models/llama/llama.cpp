@@ -50,7 +50,7 @@ LlamaAttentionImpl::LlamaAttentionImpl(const LlamaConfig& config)
 }
 
 at::Tensor LlamaAttentionImpl::forward(const at::Tensor& x, const Rotation& rotation,
-                                       const detail::Place& place) {
+                                       const detail::BlockCache& cache) {
   const std::int64_t batch = x.size(0), time = x.size(1);
   const auto heads = [&](const at::Tensor& y, std::int64_t count) {
     return y.view({batch, time, count, head_width_}).transpose(1, 2);
@@ -59,7 +59,7 @@ at::Tensor LlamaAttentionImpl::forward(const at::Tensor& x, const Rotation& rota
   const at::Tensor keys = rotate(heads(k_proj->forward(x), kv_heads_), rotation);
   const at::Tensor values = heads(v_proj->forward(x), kv_heads_);
   return o_proj->forward(
-      detail::attend(queries, keys, values, is_training() ? dropout_ : 0.0, place));
+      detail::attend(queries, keys, values, is_training() ? dropout_ : 0.0, cache));
 }
 
 LlamaMLPImpl::LlamaMLPImpl(const LlamaConfig& config) {
@@ -81,8 +81,8 @@ LlamaBlockImpl::LlamaBlockImpl(const LlamaConfig& config) {
 }
 
 at::Tensor LlamaBlockImpl::forward(const at::Tensor& x, const Rotation& rotation,
-                                   const detail::Place& place) {
-  const at::Tensor attended = x + self_attn->forward(input_layernorm->forward(x), rotation, place);
+                                   const detail::BlockCache& cache) {
+  const at::Tensor attended = x + self_attn->forward(input_layernorm->forward(x), rotation, cache);
   return attended + mlp->forward(post_attention_layernorm->forward(attended));
 }
 

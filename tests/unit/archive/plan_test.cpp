@@ -45,7 +45,7 @@ void check_coverage(const std::vector<Tensor>& tensors,
 std::vector<Slice> slices_of(const layout::UnitLayout& unit, int rank) {
   std::vector<Slice> slices;
   for (int i = 0; i < unit.parameters(); ++i) {
-    const layout::Piece piece = unit.piece(i, rank);
+    const layout::ParameterPart piece = unit.piece(i, rank);
     slices.push_back({piece.parameter_offset, piece.parameter_offset + piece.numel});
   }
   return slices;

@@ -85,7 +85,7 @@ TEST(UnitLayoutTest, EveryElementLiesInExactlyOneSlice) {
     std::vector<int> copies(static_cast<std::size_t>(layout.padded_numel()), 0);
     for (int rank = 0; rank < c.world_size; ++rank) {
       for (int i = 0; i < layout.parameters(); ++i) {
-        const Piece piece = layout.piece(i, rank);
+        const ParameterPart piece = layout.piece(i, rank);
         for (std::int64_t k = 0; k < piece.numel; ++k) {
           const std::int64_t in_flat = rank * layout.shard_numel() + piece.shard_offset + k;
           ASSERT_EQ(in_flat, layout.offset(i) + piece.parameter_offset + k);
@@ -105,7 +105,7 @@ TEST(UnitLayoutTest, EveryPieceIsWellFormed) {
     for (int i = 0; i < layout.parameters(); ++i) {
       std::int64_t sum = 0;
       for (int rank = 0; rank < c.world_size; ++rank) {
-        const Piece piece = layout.piece(i, rank);
+        const ParameterPart piece = layout.piece(i, rank);
         ASSERT_GE(piece.numel, 0);
         ASSERT_GE(piece.shard_offset, 0);
         ASSERT_LE(piece.shard_offset + piece.numel, layout.shard_numel());
@@ -134,8 +134,8 @@ TEST(UnitLayoutTest, Mlp66OnFourRanksIsCutInTheMiddleOfParameters) {
   EXPECT_EQ(layout.total_numel(), 66);
   EXPECT_EQ(layout.shard_numel(), 17);
   EXPECT_EQ(layout.padded_numel(), 68);
-  const auto expect_piece = [&](int parameter, int rank, const Piece& expected) {
-    const Piece piece = layout.piece(parameter, rank);
+  const auto expect_piece = [&](int parameter, int rank, const ParameterPart& expected) {
+    const ParameterPart piece = layout.piece(parameter, rank);
     EXPECT_EQ(piece.shard_offset, expected.shard_offset) << parameter << " on rank " << rank;
     EXPECT_EQ(piece.parameter_offset, expected.parameter_offset);
     EXPECT_EQ(piece.numel, expected.numel);
