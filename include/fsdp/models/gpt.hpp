@@ -20,14 +20,14 @@
 namespace fsdp::models {
 
 namespace detail {
-struct Place;
+struct BlockCache;
 }
 
 /// Causal self-attention over [batch, time, width].
 class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const GPTConfig& config);
-  at::Tensor forward(const at::Tensor& x, const detail::Place& place);
+  at::Tensor forward(const at::Tensor& x, const detail::BlockCache& cache);
 
  private:
   Projection c_attn{nullptr}, c_proj{nullptr};
@@ -51,7 +51,7 @@ TORCH_MODULE(MLP);
 class BlockImpl : public DecoderBlock {
  public:
   explicit BlockImpl(const GPTConfig& config);
-  at::Tensor forward(const at::Tensor& x, const detail::Place& place);
+  at::Tensor forward(const at::Tensor& x, const detail::BlockCache& cache);
 
  private:
   torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};

@@ -19,7 +19,7 @@
 namespace fsdp::models {
 
 namespace detail {
-struct Place;
+struct BlockCache;
 }
 
 /// Cosines and sines of the angles by which heads are rotated, [time, head width] each.
@@ -45,7 +45,7 @@ TORCH_MODULE(RMSNorm);
 class LlamaAttentionImpl : public torch::nn::Module {
  public:
   explicit LlamaAttentionImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const detail::Place& place);
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const detail::BlockCache& cache);
 
  private:
   Dense q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
@@ -70,7 +70,7 @@ TORCH_MODULE(LlamaMLP);
 class LlamaBlockImpl : public DecoderBlock {
  public:
   explicit LlamaBlockImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const detail::Place& place);
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const detail::BlockCache& cache);
 
  private:
   RMSNorm input_layernorm{nullptr}, post_attention_layernorm{nullptr};

@@ -99,7 +99,7 @@ at::Tensor GPTImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
   const BlockRunner& run = block_runner();
   for (std::size_t i = 0; i < h->size(); ++i) {
     const auto block = [this, cache, i](const at::Tensor& in) {
-      return h->at<BlockImpl>(i).forward(in, {.cache = cache, .block = i});
+      return h->at<BlockImpl>(i).forward(in, {.of_model = cache, .block = i});
     };
     x = run && cache == nullptr ? run(block, x) : block(x);
   }

@@ -120,7 +120,7 @@ at::Tensor LlamaBodyImpl::forward(const at::Tensor& tokens, KeyValueCache* cache
       rotation(cache == nullptr ? 0 : cache->length(), tokens.size(1), x.detach());
   for (std::size_t i = 0; i < layers->size(); ++i) {
     const auto block = [this, turn, cache, i](const at::Tensor& in) {
-      return layers->at<LlamaBlockImpl>(i).forward(in, turn, {.cache = cache, .block = i});
+      return layers->at<LlamaBlockImpl>(i).forward(in, turn, {.of_model = cache, .block = i});
     };
     x = run && cache == nullptr ? run(block, x) : block(x);
   }
