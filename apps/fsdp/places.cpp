@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "fsdp/archive/listing.hpp"
+#include "fsdp/base/error.hpp"
 
 namespace fsdp::apps {
 
@@ -68,8 +69,12 @@ std::string tokenizer_beside(const std::string& weights) {
     return directory.string();
   }
   // A run's directory: what it is about lies in its checkpoints.
-  const auto latest = archive::latest_checkpoint(weights).found;
-  return latest && has_one(latest->path) ? latest->path : "";
+  try {
+    const auto latest = archive::latest_checkpoint(weights).found;
+    return latest && has_one(latest->path) ? latest->path : "";
+  } catch (const Error&) {
+    return "";  // whoever reads the weights says why none is complete
+  }
 }
 
 }  // namespace fsdp::apps

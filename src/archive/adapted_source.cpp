@@ -58,6 +58,8 @@ class AdaptedReader : public TensorReader {
     from_double(tensor.dtype, values.data(), std::ssize(values), dst);
   }
 
+  void check_sum(const Tensor& tensor) const override { base_.check_sum(tensor); }
+
   void will_read(const Tensor& tensor, std::int64_t tensor_offset,
                  std::int64_t bytes) const override {
     base_.will_read(tensor, tensor_offset, bytes);
@@ -141,9 +143,9 @@ std::map<std::string, Factors> read_factors(const WeightSource& base, const std:
 
 }  // namespace
 
-TensorSource open_adapted(const std::string& base_path, const std::string& adapter) {
+TensorSource open_adapted(const std::string& base_path, const std::string& adapter, SumCheck sums) {
   const std::filesystem::path directory(adapter);
-  WeightSource base(base_path);
+  WeightSource base(base_path, sums);
   const std::string config = (directory / format::kAdapterConfig).string();
   const auto documents = read_documents(adapter);
   const auto found = documents.find(format::kAdapterConfig);

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/regular_file.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::archive::detail {
@@ -48,6 +49,9 @@ void fail_io(const std::string& what, const std::string& path, std::int64_t need
 }
 
 File::File(std::string path, OpenMode mode) : path_(std::move(path)) {
+  if (mode == OpenMode::kRead) {
+    base::need_regular(path_);
+  }
   const int flags = mode == OpenMode::kRead    ? O_RDONLY
                     : mode == OpenMode::kWrite ? O_WRONLY
                                                : O_RDWR | O_CREAT | O_TRUNC;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <ranges>
 #include <tuple>
 
@@ -52,6 +53,23 @@ FoundCheckpoint look_at(const std::string& path, std::int64_t step) {
 
 }  // namespace
 
+namespace {
+
+/// A save that did not end, before which there was no checkpoint of that step.
+bool is_draft(const FoundCheckpoint& found) {
+  return detail::is_draft_name(fs::path(found.path).filename().string());
+}
+
+std::string problems_of(const std::vector<FoundCheckpoint>& skipped) {
+  std::string text;
+  for (const FoundCheckpoint& found : skipped) {
+    text += "; '" + found.path + "' is incomplete: " + found.problem;
+  }
+  return text;
+}
+
+}  // namespace
+
 std::vector<FoundCheckpoint> list_checkpoints(const std::string& root) {
   std::error_code error;
   fs::directory_iterator entries(root, error);
@@ -79,7 +97,8 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& root) {
 LatestCheckpoint latest_checkpoint(const std::string& root) {
   LatestCheckpoint latest;
   std::error_code ignored;
-  if (!fs::exists(root, ignored)) {
+  // A root that cannot be looked at may hold some: listing it says why it cannot.
+  if (fs::status(root, ignored).type() == fs::file_type::not_found) {
     return latest;
   }
   const std::vector<FoundCheckpoint> all = list_checkpoints(root);
@@ -90,6 +109,10 @@ LatestCheckpoint latest_checkpoint(const std::string& root) {
     }
     latest.skipped.push_back(checkpoint);
   }
+  FSDP_CHECK(latest.found || std::ranges::all_of(latest.skipped, is_draft), ErrorCode::kCorrupt,
+             "none of ", std::ranges::count_if(latest.skipped, std::not_fn(is_draft)),
+             " checkpoints in '", root, "' is complete", problems_of(latest.skipped),
+             ". Move them away to begin anew");
   return latest;
 }
 
@@ -104,12 +127,8 @@ std::string resolve_checkpoint(const std::string& path) {
   if (latest.found) {
     return latest.found->path;
   }
-  std::string skipped;
-  for (const FoundCheckpoint& found : latest.skipped) {
-    skipped += "; '" + found.path + "' is incomplete: " + found.problem;
-  }
   fail(ErrorCode::kNotFound, "'", path, "' holds neither ", kIndexName,
-       " nor a complete checkpoint (step-N)", skipped);
+       " nor a complete checkpoint (step-N)", problems_of(latest.skipped));
 }
 
 }  // namespace fsdp::archive

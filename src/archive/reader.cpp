@@ -3,12 +3,15 @@
 
 #include <filesystem>
 #include <map>
+#include <mutex>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "archive/file.hpp"
 #include "archive/load_index.hpp"
 #include "archive/read_tensor.hpp"
+#include "archive/sum_of.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
@@ -87,16 +90,38 @@ void check_header(const std::string& path, const StoredFile& file, const Index& 
 
 struct Checkpoint::Files {
   std::map<std::string, File> open;
+  /// Places of tensors whose sums were right.
+  std::set<std::pair<std::string, std::int64_t>> checked = {};
+  std::mutex mutex = {};
+
+  bool is_checked(const Tensor& tensor) {
+    const std::lock_guard lock(mutex);
+    return checked.contains({tensor.file, tensor.offset});
+  }
+  void set_checked(const Tensor& tensor) {
+    const std::lock_guard lock(mutex);
+    checked.emplace(tensor.file, tensor.offset);
+  }
 };
 
-Checkpoint::Checkpoint(const std::string& path)
-    : path_(path), index_(detail::load_index(path)), files_(std::make_unique<Files>()) {
+Checkpoint::Checkpoint(const std::string& path, SumCheck sums)
+    : path_(path),
+      sums_(sums),
+      index_(detail::load_index(path)),
+      files_(std::make_unique<Files>()) {
   detail::check_file_sizes(path, index_);
   for (const StoredFile& file : index_.files) {
     if (file.name.ends_with(".safetensors")) {
       check_header(path, file, index_);
     }
     files_->open.emplace(file.name, File(path + "/" + file.name, detail::OpenMode::kRead));
+    const std::uint32_t sum =
+        detail::summed(file.head_bytes, [&](std::int64_t offset, std::int64_t bytes, void* dst) {
+          read_head(file, offset, bytes, dst);
+        });
+    FSDP_CHECK(sum == file.head_crc32, ErrorCode::kCorrupt, "'", path, "/", file.name,
+               file.head_bytes == file.bytes ? "'" : "': its head",
+               detail::mismatch(sum, file.head_crc32));
   }
 }
 
@@ -105,7 +130,22 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 
 void Checkpoint::read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
                       void* dst) const {
+  detail::check_range(tensor, tensor_offset, bytes);
+  if (sums_ == SumCheck::kOnFirstRead && bytes > 0 && !files_->is_checked(tensor)) {
+    check_sum(tensor);
+    files_->set_checked(tensor);
+  }
   detail::read_tensor(files_->open.at(tensor.file), tensor, tensor_offset, bytes, dst);
+}
+
+void Checkpoint::check_sum(const Tensor& tensor) const {
+  const File& file = files_->open.at(tensor.file);
+  const std::uint32_t sum =
+      detail::summed(tensor.bytes, [&](std::int64_t offset, std::int64_t bytes, void* dst) {
+        detail::read_tensor(file, tensor, offset, bytes, dst);
+      });
+  FSDP_CHECK(sum == tensor.crc32, ErrorCode::kCorrupt, "'", path_, "/", tensor.file, "': tensor '",
+             tensor.name, "'", detail::mismatch(sum, tensor.crc32));
 }
 
 void Checkpoint::will_read(const Tensor& tensor, std::int64_t tensor_offset,

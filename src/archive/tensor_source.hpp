@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fsdp/archive/index.hpp"
+#include "fsdp/archive/reader.hpp"
 
 namespace fsdp::archive::detail {
 
@@ -20,6 +21,9 @@ class TensorReader {
   /// @throws Error kInvalidArgument for a range outside of it; kIo, kCorrupt
   virtual void read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
                     void* dst) const = 0;
+  /// Compares the sum of a tensor's bytes with the one that was stored with it, where one was.
+  /// @throws Error kIo, kCorrupt
+  virtual void check_sum(const Tensor& /*tensor*/) const {}
   /// Asks the system to fetch a range that read() takes soon. A hint.
   virtual void will_read(const Tensor& tensor, std::int64_t tensor_offset,
                          std::int64_t bytes) const = 0;
@@ -40,7 +44,7 @@ TensorSource open_gguf(const std::string& path);
 
 /// `base` with the adapters of a directory that PEFT wrote added to its weights; `base` is what
 /// WeightSource's constructor takes. @throws Error kMismatch naming an adapter that fits no weight
-TensorSource open_adapted(const std::string& base, const std::string& adapter);
+TensorSource open_adapted(const std::string& base, const std::string& adapter, SumCheck sums);
 
 /// The files of TensorSource::documents that are in a directory.
 std::map<std::string, std::string> read_documents(const std::string& directory);

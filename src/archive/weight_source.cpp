@@ -46,6 +46,24 @@ class FileReader : public detail::TensorReader {
   std::map<std::string, File> files_;
 };
 
+/// A checkpoint's tensors.
+class CheckpointReader : public detail::TensorReader {
+ public:
+  explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  void read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
+            void* dst) const override {
+    checkpoint_.read(tensor, tensor_offset, bytes, dst);
+  }
+  void check_sum(const Tensor& tensor) const override { checkpoint_.check_sum(tensor); }
+  void will_read(const Tensor& tensor, std::int64_t tensor_offset,
+                 std::int64_t bytes) const override {
+    checkpoint_.will_read(tensor, tensor_offset, bytes);
+  }
+
+ private:
+  Checkpoint checkpoint_;
+};
+
 /// Lists the tensors of safetensors files.
 class FileLister {
  public:
@@ -72,20 +90,6 @@ class FileLister {
     FSDP_CHECK(by_name.emplace(tensor.name, source.tensors.size()).second, ErrorCode::kCorrupt, "'",
                path, "': the tensor '", tensor.name, "' is in another file, too");
     source.tensors.push_back(tensor);
-  }
-
-  void add_checkpoint(const fs::path& path) {
-    const Checkpoint checkpoint(path.string());
-    for (const Tensor& tensor : checkpoint.index().tensors) {
-      if (tensor.section == Section::kModel) {
-        add(tensor, path.string());
-        if (!files.contains(tensor.file)) {
-          files.emplace(tensor.file, File((path / tensor.file).string(), detail::OpenMode::kRead));
-        }
-      }
-    }
-    source.aliases = checkpoint.index().aliases;
-    source.documents = detail::read_documents(path.string());
   }
 
   /// A directory as Hugging Face writes it, several files.
@@ -116,7 +120,20 @@ class FileLister {
   }
 };
 
-TensorSource open_files(const std::string& path) {
+TensorSource open_checkpoint(const std::string& path, SumCheck sums) {
+  Checkpoint checkpoint(path, sums);
+  TensorSource source{.aliases = checkpoint.index().aliases,
+                      .documents = detail::read_documents(path)};
+  for (const Tensor& tensor : checkpoint.index().tensors) {
+    if (tensor.section == Section::kModel) {
+      source.tensors.push_back(tensor);
+    }
+  }
+  source.reader = std::make_unique<CheckpointReader>(std::move(checkpoint));
+  return source;
+}
+
+TensorSource open_files(const std::string& path, SumCheck sums) {
   std::error_code ignored;
   const fs::path place(path);
   FileLister lister;
@@ -129,7 +146,7 @@ TensorSource open_files(const std::string& path) {
     lister.add_file(place, kOneFile);
     lister.source.documents = detail::read_documents(path);
   } else {
-    lister.add_checkpoint(resolve_checkpoint(path));
+    return open_checkpoint(resolve_checkpoint(path), sums);
   }
   lister.source.reader = std::make_unique<FileReader>(std::move(lister.files));
   return std::move(lister.source);
@@ -163,18 +180,19 @@ struct WeightSource::Parts {
   }
 };
 
-WeightSource::WeightSource(const std::string& path) {
+WeightSource::WeightSource(const std::string& path, SumCheck sums) {
   std::error_code ignored;
   FSDP_CHECK(fs::exists(path, ignored), ErrorCode::kNotFound, "there is nothing at '", path, "'");
   detail::refuse_pickles(path);
-  parts_ =
-      std::make_unique<Parts>(path.ends_with(".gguf") ? detail::open_gguf(path) : open_files(path));
+  parts_ = std::make_unique<Parts>(path.ends_with(".gguf") ? detail::open_gguf(path)
+                                                           : open_files(path, sums));
 }
 
 WeightSource::WeightSource(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-WeightSource WeightSource::with_adapter(const std::string& path, const std::string& adapter) {
-  return WeightSource(std::make_unique<Parts>(detail::open_adapted(path, adapter)));
+WeightSource WeightSource::with_adapter(const std::string& path, const std::string& adapter,
+                                        SumCheck sums) {
+  return WeightSource(std::make_unique<Parts>(detail::open_adapted(path, adapter, sums)));
 }
 
 WeightSource::~WeightSource() = default;
@@ -202,6 +220,10 @@ const Tensor* WeightSource::find(const std::string& name) const {
 void WeightSource::read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes,
                         void* dst) const {
   parts_->source.reader->read(tensor, tensor_offset, bytes, dst);
+}
+
+void WeightSource::check_sum(const Tensor& tensor) const {
+  parts_->source.reader->check_sum(tensor);
 }
 
 void WeightSource::will_read(const Tensor& tensor, std::int64_t tensor_offset,

@@ -197,7 +197,7 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
   std::vector<Item> items;
   std::vector<Match> matches;
   detail::together(world, "checkpoint: open", [&] {
-    checkpoint.emplace(report.path);
+    checkpoint.emplace(report.path, archive::SumCheck::kByCaller);
     if (optimizer != nullptr) {
       allocate_state(*optimizer, checkpoint->index(), sharded.named_parameters());
     }

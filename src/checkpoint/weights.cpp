@@ -39,6 +39,9 @@ class Renamed {
             void* dst) const {
     source_.read(*stored_.at(tensor.name), offset, bytes, dst);
   }
+  void check_sum(const archive::Tensor& tensor) const {
+    source_.check_sum(*stored_.at(tensor.name));
+  }
   void will_read(const archive::Tensor& tensor, std::int64_t offset, std::int64_t bytes) const {
     source_.will_read(*stored_.at(tensor.name), offset, bytes);
   }
@@ -50,8 +53,19 @@ class Renamed {
 };
 
 archive::WeightSource open(const std::string& path, const std::string& adapter) {
-  return adapter.empty() ? archive::WeightSource(path)
-                         : archive::WeightSource::with_adapter(path, adapter);
+  constexpr auto kSums = archive::SumCheck::kByCaller;
+  return adapter.empty() ? archive::WeightSource(path, kSums)
+                         : archive::WeightSource::with_adapter(path, adapter, kSums);
+}
+
+/// Compares the sums of this rank's share of the tensors, whole ones: a rank's own parts of all of
+/// them would not do where adapters are added.
+void check_sums(const World& world, const Renamed& source,
+                const std::vector<detail::Match>& matches) {
+  const auto size = static_cast<std::size_t>(world.size());
+  for (auto i = static_cast<std::size_t>(world.rank()); i < matches.size(); i += size) {
+    source.check_sum(*matches[i].stored);
+  }
 }
 
 }  // namespace
@@ -72,6 +86,8 @@ LoadReport load_weights(const std::string& path, Sharded& sharded,
       detail::require_all(report);
     }
   });
+  // Before anything is written: damaged weights leave those that are here as they are.
+  detail::together(world, "weights: sums", [&] { check_sums(world, *source, matches); });
   detail::announce_writes(sharded);
   detail::together(world, "weights: read", [&] {
     detail::read_matches(detail::bytes_of(*source), matches, /*sums=*/false);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "checkpoint/together.hpp"
 #include "fsdp/archive/listing.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
@@ -68,15 +69,22 @@ LossScalerState scaler_state(const checkpoint::LoadReport& report) {
 
 /// Whether rank 0 sees a complete checkpoint. @collective all ranks
 bool has_checkpoint(const std::string& directory, const World& world) {
-  const bool found = world.rank() == 0 && archive::latest_checkpoint(directory).found;
+  bool found = false;
+  checkpoint::detail::together(world, "resume", [&] {
+    found = world.rank() == 0 && archive::latest_checkpoint(directory).found;
+  });
   return comm::value_of_first(world.job(), found, "resume");
 }
 
 }  // namespace
 
 Checkpoints::Checkpoints(const TrainConfig& config, const Sharded& sharded, Optimizer& optimizer,
-                         const data::Sampler& sampler)
-    : config_(config), sharded_(sharded), optimizer_(optimizer), sampler_(sampler) {
+                         const data::Sampler& sampler, std::string data_hash)
+    : config_(config),
+      sharded_(sharded),
+      optimizer_(optimizer),
+      sampler_(sampler),
+      data_hash_(std::move(data_hash)) {
   if (!config.save.empty()) {
     documents_ = model_documents(config);
     saver_ = std::make_unique<checkpoint::Saver>(config.save, sharded, optimizer.state(),
@@ -109,6 +117,7 @@ checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
                      {"data",
                       {{"seed", std::to_string(data.seed)},
                        {"windows", data.windows},
+                       {"hash", data_hash_},
                        {"next_sample", data.next_sample}}},
                      {"progress", {{"loss", standing.loss}}},
                      {"scaler",

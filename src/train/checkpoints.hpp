@@ -26,9 +26,9 @@ struct Standing {
 /// A run's checkpoints: when to save, what belongs into one, and how to go on.
 class Checkpoints {
  public:
-  /// Nothing is saved when config.save is empty.
+  /// Nothing is saved when config.save is empty. `data_hash` tells the data from others.
   Checkpoints(const TrainConfig& config, const Sharded& sharded, Optimizer& optimizer,
-              const data::Sampler& sampler);
+              const data::Sampler& sampler, std::string data_hash);
 
   bool is_on() const { return saver_ != nullptr; }
   const TrainConfig& config() const { return config_; }
@@ -58,6 +58,7 @@ class Checkpoints {
   Sharded sharded_;
   Optimizer& optimizer_;
   const data::Sampler& sampler_;
+  std::string data_hash_;
   std::map<std::string, std::string> documents_;
   std::unique_ptr<checkpoint::Saver> saver_;
   std::int64_t saved_step_ = -1;

@@ -205,17 +205,41 @@ void check_data(const TrainConfig& config, Problems& problems) {
   });
 }
 
-/// Creates a directory, which must be one that can be written.
+/// What there is of a path: itself, or the directory in which the rest would be made.
+fs::path existing_part(const std::string& path) {
+  std::error_code ignored;
+  fs::path place = fs::absolute(path);
+  while (fs::symlink_status(place, ignored).type() == fs::file_type::not_found &&
+         place.has_relative_path()) {
+    place = place.parent_path();
+  }
+  return place;
+}
+
+/// Two spellings of one place, also of one that is not there yet.
+bool are_same(const std::string& left, const std::string& right) {
+  const auto plain = [](const std::string& path) {
+    std::error_code ignored;
+    const fs::path place = fs::weakly_canonical(fs::absolute(path), ignored).lexically_normal();
+    return place.has_filename() ? place : place.parent_path();
+  };
+  return plain(left) == plain(right);
+}
+
+/// One that can be written, or made.
 void check_directory(const char* flag, const std::string& path, Problems& problems) {
   if (path.empty()) {
     return;
   }
-  std::error_code error;
-  fs::create_directories(path, error);
+  const fs::path place = existing_part(path);
   // By way of the error code: a folder that may not be looked into is a problem, no exception.
-  std::error_code unknown;
-  problems.check(fs::is_directory(path, unknown) && ::access(path.c_str(), W_OK) == 0, flag, " '",
-                 path, "' is not a directory that can be written",
+  std::error_code error;
+  const bool is_directory = fs::is_directory(place, error);
+  const bool is_good = is_directory && ::access(place.c_str(), W_OK | X_OK) == 0;
+  problems.check(is_good, flag, " '", path, "' is not a directory that can be written",
+                 is_directory && place != fs::absolute(path)
+                     ? ", nor is '" + place.string() + "', in which it would be made"
+                     : "",
                  error ? ": " + error.message() : "");
 }
 
@@ -236,7 +260,7 @@ void check_model_directory(const TrainConfig& config, Problems& problems) {
   problems.check(config.init.empty() || !fs::equivalent(out, init, ignored), "--out '", config.out,
                  "' is where --init reads from, whose weights would be overwritten: name another "
                  "directory");
-  problems.check(config.save.empty() || !fs::equivalent(out, config.save, ignored),
+  problems.check(config.save.empty() || !are_same(config.out, config.save),
                  "--out and --save "
                  "are both '",
                  config.out,
@@ -268,9 +292,10 @@ void check_room(const TrainConfig& config, Problems& problems) {
                           : 1;
   const auto check = [&](const char* flag, const std::string& path, std::int64_t bytes) {
     std::error_code error;
-    const fs::space_info space = fs::space(path, error);
+    const fs::space_info space =
+        path.empty() ? fs::space_info{} : fs::space(existing_part(path), error);
     // Some network file systems do not know.
-    const bool is_known = !path.empty() && !error && space.capacity > 0;
+    const bool is_known = !error && space.capacity > 0;
     problems.check(!is_known || space.available >= static_cast<std::uintmax_t>(bytes), flag, " '",
                    path, "' needs ", memory::format_bytes(bytes), ", its disk has ",
                    memory::format_bytes(static_cast<std::int64_t>(is_known ? space.available : 0)),

@@ -107,7 +107,7 @@ struct TrainConfig {
 
 /// Checks numbers and files for a run of `ranks` ranks: sizes of the model, batches that divide,
 /// data that exists, is long enough and inside the vocabulary, places for output that can be
-/// written. Creates the directory `out` and leaves all else alone.
+/// written. Creates nothing: a run that is refused leaves nothing behind.
 /// @throws Error kInvalidArgument naming every problem in one line
 void check(const TrainConfig& config, int ranks);
 

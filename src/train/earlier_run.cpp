@@ -11,8 +11,10 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
+#include "base/regular_file.hpp"
 #include "base/text.hpp"
 #include "fsdp/archive/listing.hpp"
 #include "fsdp/archive/reader.hpp"
@@ -22,6 +24,7 @@
 #include "fsdp/data/sampler.hpp"
 #include "train/model.hpp"
 #include "train/run_log.hpp"
+#include "train/same_run.hpp"
 
 namespace fsdp::train {
 namespace {
@@ -56,6 +59,12 @@ class Saved {
     FSDP_CHECK(held != nullptr, ErrorCode::kInvalidArgument, "'", path(), "' has no ", section, ".",
                key, ": fsdp train did not write it; --init begins with its weights");
     return *held;
+  }
+
+  /// Nothing in a checkpoint of before that text was saved.
+  std::optional<std::string> text(const std::string& section, const std::string& key) const {
+    const auto& values = checkpoint_.index().values.at(section);
+    return values.contains(key) ? std::optional(archive::to_text(values.at(key))) : std::nullopt;
   }
 
   /// The text of a file in it; empty for none.
@@ -123,13 +132,21 @@ void check_position(const Saved& saved, const TrainConfig& config) {
       .resume({.seed = seed,
                .windows = saved.value<std::int64_t>("data", "windows"),
                .next_sample = saved.value<std::int64_t>("data", "next_sample")});
+  const std::string here = detail::data_hash(corpus);
+  const std::string there = saved.text("data", "hash").value_or(here);
+  FSDP_CHECK(there == here, ErrorCode::kInvalidArgument, "'", saved.path(),
+             "' was trained on other data than --data '", config.data,
+             "', which has as many windows but other tokens (their hash is ", there, " there and ",
+             here, " here): --resume goes on with the same data, another --save begins anew");
   FSDP_CHECK(saved.step() <= config.steps, ErrorCode::kInvalidArgument, "'", saved.path(),
              "' is at step ", saved.step(), ", beyond --steps ", config.steps);
 }
 
 /// Whether the run in `save` says that this log is its own.
 bool is_recorded(const TrainConfig& config) {
-  std::ifstream file(fs::path(config.save) / kRecord);
+  const fs::path path = fs::path(config.save) / kRecord;
+  base::need_regular(path.string());
+  std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const auto record = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   return record.is_object() && record.contains(kLog) && record[kLog] == absolute(config.log);
@@ -173,7 +190,7 @@ bool is_draft(const archive::FoundCheckpoint& found) {
 
 void check_unused(const TrainConfig& config) {
   std::error_code ignored;
-  if (config.save.empty() || !fs::exists(config.save, ignored)) {
+  if (config.save.empty() || fs::status(config.save, ignored).type() == fs::file_type::not_found) {
     return;
   }
   auto all = archive::list_checkpoints(config.save);
@@ -190,15 +207,8 @@ void check_earlier(const TrainConfig& config) {
     check_log(config, nullptr);
     return;
   }
-  auto latest = archive::latest_checkpoint(config.save);
+  const auto latest = archive::latest_checkpoint(config.save);
   if (!latest.found) {
-    std::erase_if(latest.skipped, is_draft);
-    FSDP_CHECK(latest.skipped.empty(), ErrorCode::kInvalidArgument, "--resume: none of ",
-               latest.skipped.size(), " checkpoints in '", config.save,
-               "' is complete; the newest, '",
-               latest.skipped.empty() ? "" : latest.skipped.front().path,
-               "': ", latest.skipped.empty() ? "" : latest.skipped.front().problem,
-               ". Move them away to begin anew");
     check_log(config, nullptr);
     return;
   }
@@ -222,6 +232,8 @@ void detail::record_run(const TrainConfig& config) {
   if (config.save.empty() || config.log.empty()) {
     return;
   }
+  std::error_code error;
+  fs::create_directories(config.save, error);
   const std::string path = (fs::path(config.save) / kRecord).string();
   std::ofstream file(path);
   file << ordered_json{{kLog, absolute(config.log)}}.dump() << "\n";

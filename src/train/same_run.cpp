@@ -12,7 +12,6 @@
 #include "base/hash.hpp"
 #include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/data/corpus.hpp"
 
 namespace fsdp::train::detail {
 namespace {
@@ -23,8 +22,15 @@ std::string digits(double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-/// Hash of tokens in evenly spread places.
-std::uint64_t sample_hash(const data::Corpus& corpus) {
+std::string line_of(std::istream& lines) {
+  std::string line;
+  std::getline(lines, line);
+  return line;
+}
+
+}  // namespace
+
+std::string data_hash(const data::Corpus& corpus) {
   constexpr std::int64_t kPlaces = 64, kTokens = 4096;
   base::Fnv1a hash;
   std::vector<std::int64_t> tokens;
@@ -37,16 +43,8 @@ std::uint64_t sample_hash(const data::Corpus& corpus) {
     corpus.read(begin, tokens);
     hash.add(std::as_bytes(std::span(tokens)));
   }
-  return hash.value();
+  return std::to_string(hash.value());
 }
-
-std::string line_of(std::istream& lines) {
-  std::string line;
-  std::getline(lines, line);
-  return line;
-}
-
-}  // namespace
 
 std::string facts_of(const TrainConfig& config, int ranks) {
   const auto corpus = data::Corpus::open(config.data);
@@ -78,7 +76,7 @@ std::string facts_of(const TrainConfig& config, int ranks) {
        << "\n--reduce-dtype is number " << static_cast<int>(config.reduce_dtype)
        << "\n--defer is number " << static_cast<int>(config.micro_step_sync)
        << "\nthe number of tokens in --data is " << corpus.tokens()
-       << "\na hash of tokens in --data is " << sample_hash(corpus) << "\n--dropout is "
+       << "\na hash of tokens in --data is " << data_hash(corpus) << "\n--dropout is "
        << digits(models::sizes(config.model).dropout) << "\n--dtype is " << to_string(config.dtype)
        << "\nthe model is\n"
        << models::config_json(config.model, to_string(config.dtype)) << "\n";

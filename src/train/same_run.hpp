@@ -7,9 +7,14 @@
 #include <string>
 
 #include "fsdp/comm/world.hpp"
+#include "fsdp/data/corpus.hpp"
 #include "train/config.hpp"
 
 namespace fsdp::train::detail {
+
+/// A hash of tokens in 64 evenly spread places of 4096 tokens: what tells a text from another with
+/// as many tokens. Of a text that has fewer, all are in it.
+std::string data_hash(const data::Corpus& corpus);
 
 /// All that ranks must have in common, a line each: options, the model, and what the data reads
 /// like in some places. Paths may differ. Opens the data. Local.

@@ -65,7 +65,7 @@ class Run {
                   .steps = config.steps},
         batch_(config.effective_batch(world.size())),
         micro_steps_(config.global_batch / (world.size() * batch_)),
-        checkpoints_(config, sharded_, *optimizer_, sampler_) {
+        checkpoints_(config, sharded_, *optimizer_, sampler_, detail::data_hash(corpus_)) {
     // Dropout differs between ranks; nothing else draws numbers from here on.
     torch::manual_seed(config.seed + 1 + static_cast<std::uint64_t>(world.rank()));
   }

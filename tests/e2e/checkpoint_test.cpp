@@ -48,20 +48,47 @@ TEST_F(CheckpointCommandTest, ListsShowsAndVerifies) {
   EXPECT_EQ(checkpoint({"verify", at("run")}).code, 0);
 }
 
-TEST_F(CheckpointCommandTest, VerifyFindsOneFlippedByte) {
-  const std::string file = at("run/step-00000004/optimizer.safetensors");
+/// Changes one bit in the middle of a file.
+void flip(const std::string& file) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
   stream.seekg(middle);
   const char byte = static_cast<char>(stream.get() ^ 1);
   stream.seekp(middle);
   stream.put(byte);
-  stream.close();
+}
+
+TEST_F(CheckpointCommandTest, VerifyFindsOneFlippedByte) {
+  flip(at("run/step-00000004/optimizer.safetensors"));
   const CommandResult result = checkpoint({"verify", at("run")});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.out, AllOf(HasSubstr("optimizer.safetensors': tensor '"),
                                 HasSubstr("the index says"), HasSubstr("damaged")));
   EXPECT_EQ(checkpoint({"verify", at("run/step-00000002")}).code, 0);
+}
+
+TEST_F(CheckpointCommandTest, Fault157_NobodyUsesADamagedCheckpoint) {
+  flip(at("run/step-00000004/model.safetensors"));
+  const std::vector<std::vector<std::string>> commands = {
+      {"generate", at("run"), "--tokens", "2"},
+      {"generate", at("run"), "--tokens", "2", "--ranks", "2"},
+      {"train", "--init", at("run"), "--data", at("text"), "--steps", "1", "--seq", "32", "--out",
+       at("tuned")},
+      {"checkpoint", "merge", at("run"), at("one.safetensors")},
+      {"checkpoint", "split", at("run"), at("parts")},
+      {"checkpoint", "convert", at("run"), at("half"), "--dtype", "bfloat16"},
+      {"checkpoint", "diff", at("run"), at("run/step-00000002")}};
+  for (const std::vector<std::string>& command : commands) {
+    const CommandResult result = run_fsdp(command);
+    EXPECT_NE(result.code, 0) << command[1];
+    EXPECT_THAT(result.out + result.err,
+                AllOf(HasSubstr("step-00000004/model.safetensors': tensor '"),
+                      HasSubstr("the index says"), HasSubstr("changed or damaged")));
+  }
+  for (const char* target : {"one.safetensors", "parts", "half", "tuned/model.safetensors"}) {
+    EXPECT_FALSE(fs::exists(at(target))) << target;
+  }
+  EXPECT_EQ(run_fsdp({"generate", at("run/step-00000002"), "--tokens", "2"}).code, 0);
 }
 
 TEST_F(CheckpointCommandTest, MergeSplitConvertAndDiffAgree) {

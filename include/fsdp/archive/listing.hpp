@@ -30,7 +30,10 @@ struct LatestCheckpoint {
   std::vector<FoundCheckpoint> skipped = {};
 };
 
-/// @throws as list_checkpoints(); a root that does not exist holds no checkpoint
+/// Nothing is found in a root that does not exist or holds no checkpoint: a run begins there. Saves
+/// that did not end are none.
+/// @throws Error as list_checkpoints(); kCorrupt when there are checkpoints but none is complete,
+/// with each one's problem: a run that went on from nothing would lose what can be repaired
 LatestCheckpoint latest_checkpoint(const std::string& root);
 
 /// The checkpoint that a person means by `path`: itself when it holds an index, else the newest

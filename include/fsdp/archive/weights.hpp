@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fsdp/archive/index.hpp"
+#include "fsdp/archive/reader.hpp"
 
 namespace fsdp::archive {
 
@@ -21,13 +22,15 @@ namespace fsdp::archive {
 /// *Thread safety*: immutable after construction; reads may run side by side.
 class WeightSource {
  public:
-  /// Opens it and checks headers and sizes as Checkpoint does; contents are not summed.
+  /// Opens it and checks headers and sizes as Checkpoint does. The tensors of a checkpoint have
+  /// sums, compared as `sums` says; other files have none.
   /// @throws Error kNotFound when there is nothing at `path`; kCorrupt, kIo, kUnsupported
-  explicit WeightSource(const std::string& path);
+  explicit WeightSource(const std::string& path, SumCheck sums = SumCheck::kOnFirstRead);
   /// The weights at `path` with LoRA adapters added to them as they are read: `adapter` is a
   /// directory that PEFT or `fsdp train --lora-rank` wrote. @memory the adapters
   /// @throws as above; kMismatch for an adapter that fits no weight here
-  static WeightSource with_adapter(const std::string& path, const std::string& adapter);
+  static WeightSource with_adapter(const std::string& path, const std::string& adapter,
+                                   SumCheck sums = SumCheck::kOnFirstRead);
   ~WeightSource();
   WeightSource(WeightSource&&) noexcept;
   WeightSource& operator=(WeightSource&&) = delete;
@@ -47,6 +50,9 @@ class WeightSource {
   /// @throws Error kInvalidArgument for a range outside of it, and for GGUF or adapted weights one
   /// that does not consist of whole elements; kIo, kCorrupt
   void read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes, void* dst) const;
+  /// Reads all of a tensor of a checkpoint and compares its sum; nothing where there is none.
+  /// @throws Error kIo; kCorrupt naming file, tensor and both sums
+  void check_sum(const Tensor& tensor) const;
   /// Asks the system to fetch a range that read() takes soon. A hint: nothing is checked.
   void will_read(const Tensor& tensor, std::int64_t tensor_offset, std::int64_t bytes) const;
 

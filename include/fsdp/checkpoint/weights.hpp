@@ -26,7 +26,8 @@ struct LoadWeightsOptions {
 };
 
 /// Loads the weights at `path`, which is what archive::WeightSource opens. Tensors are converted to
-/// the dtype that they have here; contents are not summed, for such files have no checksums.
+/// the dtype that they have here. The sums of a checkpoint's tensors are compared before any weight
+/// is written, each by one rank; other files have none.
 /// Returns the path, the entries and the lists; the rest is empty.
 /// @collective all ranks @blocks until all have read
 /// @memory as load(); the adapters

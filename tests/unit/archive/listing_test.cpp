@@ -15,6 +15,7 @@ namespace fsdp::archive {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class ListingTest : public ::testing::Test {
@@ -70,12 +71,26 @@ TEST_F(ListingTest, OtherEntriesAreLeftAlone) {
   EXPECT_EQ(list_checkpoints(root()).size(), 2u);
 }
 
-TEST_F(ListingTest, SaysWhatIsThereWhenNothingIsComplete) {
+TEST_F(ListingTest, Fault156_WhereNoneIsCompleteNothingIsFoundByNoMistake) {
   fs::remove(in_second(kIndexName));
+  fs::remove(root() + "/step-00000001/model.safetensors");
+  const auto is_named =
+      AllOf(HasSubstr("none of 2 checkpoints"), HasSubstr("step-00000002' is incomplete"),
+            HasSubstr("step-00000001' is incomplete"), HasSubstr("is missing"),
+            HasSubstr("Move them away to begin anew"));
+  EXPECT_THAT(test::error_of([&] { latest_checkpoint(root()); }), is_named);
+  EXPECT_THAT(test::error_of([&] { resolve_checkpoint(root()); }), is_named);
   fs::remove_all(root() + "/step-00000001");
-  const std::string text = test::error_of([&] { resolve_checkpoint(root()); });
-  EXPECT_THAT(text, HasSubstr("nor a complete checkpoint"));
-  EXPECT_THAT(text, HasSubstr("step-00000002' is incomplete"));
+  fs::rename(root() + "/step-00000002", root() + "/.step-00000002.partial-1");
+  EXPECT_FALSE(latest_checkpoint(root()).found) << "a first save that did not end";
+  EXPECT_THAT(test::error_of([&] { resolve_checkpoint(root()); }),
+              AllOf(HasSubstr("nor a complete checkpoint"), HasSubstr("its save did not end")));
+}
+
+TEST_F(ListingTest, Fault156_WhatCannotBeLookedAtIsNotEmpty) {
+  fs::create_symlink(directory_.path("loop"), directory_.path("loop"));
+  EXPECT_THAT(test::error_of([&] { latest_checkpoint(directory_.path("loop")); }),
+              HasSubstr("Too many levels"));
   EXPECT_THAT(test::error_of([&] { resolve_checkpoint(directory_.path("no")); }),
               HasSubstr("there is no checkpoint"));
   EXPECT_FALSE(latest_checkpoint(directory_.path("no")).found.has_value());

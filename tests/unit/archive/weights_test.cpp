@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,7 +73,17 @@ TEST_F(WeightsTest, NothingIsOverwrittenAndNothingHalfIsLeft) {
   EXPECT_THAT(test::error_of([&] { write_weights(WeightSource(run()), at("x"), {.dtype = "I8"}); }),
               HasSubstr("must be F32"));
   EXPECT_THROW(write_weights(WeightSource(run()), "/proc/nowhere/x.safetensors"), Error);
-  EXPECT_FALSE(fs::exists(at("x.partial")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(at("")), {}), 2) << "the run and what was there";
+}
+
+TEST_F(WeightsTest, Fault155_WhatIsTheUsersIsNeverRemoved) {
+  fs::create_directories(at("x.partial"));
+  directory_.write("x.partial/thesis.txt", "mine");
+  directory_.write("one.safetensors.partial", "mine");
+  write_weights(WeightSource(run()), at("x"));
+  write_weights(WeightSource(run()), at("one.safetensors"));
+  EXPECT_EQ(detail::read_file(at("x.partial/thesis.txt"), 100), "mine");
+  EXPECT_EQ(detail::read_file(at("one.safetensors.partial"), 100), "mine");
 }
 
 #if defined(__has_feature)
@@ -115,6 +126,66 @@ TEST_F(WeightsTest, Fault113_MergingAndConvertingTakeConstantMemory) {
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(WeightSource(at("half")).find("big")->bytes, 100'000'000);
+}
+
+TEST_F(WeightsTest, Fault157_EveryReaderOfACheckpointComparesItsSums) {
+  const auto damage = [&](const std::string& name, std::int64_t place) {
+    std::string bytes = detail::read_file(step() + "/" + name, 1 << 20);
+    bytes[static_cast<std::size_t>(place)] ^= 4;
+    directory_.write("run/" + step_name(4) + "/" + name, bytes);
+  };
+  const std::int64_t offset = WeightSource(run()).find("z")->offset;
+  damage("model.safetensors", offset + 40);
+  const auto is_named = ::testing::AllOf(HasSubstr("model.safetensors': tensor 'z' has the sum"),
+                                         HasSubstr("the index says"), HasSubstr("damaged"));
+  EXPECT_THAT(test::error_of([&] { write_weights(WeightSource(run()), at("one.safetensors")); }),
+              is_named);
+  EXPECT_THAT(
+      test::error_of([&] { write_weights(WeightSource(run()), at("x"), {.dtype = "F16"}); }),
+      is_named);
+  EXPECT_THAT(test::error_of([&] { diff_weights(run(), run()); }), is_named);
+  EXPECT_FALSE(fs::exists(at("one.safetensors")) || fs::exists(at("x")));
+  const WeightSource source(run());
+  char bytes[64];
+  EXPECT_THAT(test::error_of([&] { source.read(*source.find("z"), 0, 1, bytes); }), is_named)
+      << "also for a part that is sound";
+  EXPECT_NO_THROW(source.read(*source.find("a"), 0, 60, bytes));
+  const WeightSource unchecked(run(), SumCheck::kByCaller);
+  EXPECT_NO_THROW(unchecked.read(*unchecked.find("z"), 0, 1, bytes));
+  EXPECT_THAT(test::error_of([&] { unchecked.check_sum(*unchecked.find("z")); }), is_named);
+  damage("config.json", 3);
+  EXPECT_THAT(test::error_of([&] { WeightSource{run()}; }), HasSubstr("config.json' has the sum"));
+}
+
+TEST_F(WeightsTest, Fault159_AConfigurationIsCorrectedHoweverItIsSpaced) {
+  const std::string blanks(50'000, ' ');
+  test::save_small(at("blank"), 1, 1,
+                   {.documents = {{"config.json", "{\"torch_dtype\"" + blanks + ":" + blanks +
+                                                      "\"float32\", \"dtype\":\"float32\","
+                                                      " \"note\": \"dtype\"}"}}});
+  write_weights(WeightSource(at("blank")), at("half"), {.dtype = "BF16"});
+  EXPECT_EQ(detail::read_file(at("half/config.json"), 200'000),
+            "{\"torch_dtype\"" + blanks + ":" + blanks +
+                "\"bfloat16\", \"dtype\":\"bfloat16\", \"note\": \"dtype\"}");
+}
+
+TEST_F(WeightsTest, Fault159_APipeIsRefusedAndNotWaitedFor) {
+  for (const char* name : {"checkpoint.json", "model.safetensors", "config.json"}) {
+    const std::string file = step() + "/" + name;
+    fs::rename(file, at("aside"));
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    EXPECT_THAT(test::error_of([&] { WeightSource{step()}; }), HasSubstr(name));
+    fs::remove(file);
+    fs::rename(at("aside"), file);
+  }
+  ASSERT_EQ(::mkfifo(at("pipe.safetensors").c_str(), 0600), 0);
+  EXPECT_THAT(test::error_of([&] { WeightSource(at("pipe.safetensors")); }),
+              HasSubstr("is a named pipe, must be a regular file"));
+  fs::create_directory(at("plain"));
+  write_weights(WeightSource(run()), at("plain/model.safetensors"));
+  ASSERT_EQ(::mkfifo(at("plain/config.json").c_str(), 0600), 0);
+  EXPECT_THAT(test::error_of([&] { WeightSource(at("plain")); }),
+              HasSubstr("config.json' is a named pipe"));
 }
 
 TEST_F(WeightsTest, DiffNamesEachDifference) {

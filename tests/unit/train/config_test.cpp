@@ -34,7 +34,24 @@ TEST_F(TrainConfigTest, TheDefaultsFitSeveralNumbersOfRanks) {
   for (const int ranks : {1, 2, 4, 8, 32}) {
     EXPECT_EQ(refusal(ranks), "accepted") << ranks;
   }
-  EXPECT_TRUE(std::filesystem::is_directory(config_.out));
+}
+
+TEST_F(TrainConfigTest, Fault156_ACheckLeavesNothingBehind) {
+  config_.out = directory_.path("new/out");
+  config_.save = directory_.path("new/run");
+  EXPECT_EQ(refusal(), "accepted");
+  EXPECT_FALSE(std::filesystem::exists(directory_.path("new")));
+  config_.data = "/nowhere";
+  EXPECT_THAT(refusal(), HasSubstr("'/nowhere' does not exist"));
+  EXPECT_FALSE(std::filesystem::exists(directory_.path("new"))) << "an empty directory for nothing";
+}
+
+TEST_F(TrainConfigTest, ADirectoryThatIsNotThereYetMustBePossible) {
+  config_.out = config_.data + "/out";
+  EXPECT_THAT(refusal(), HasSubstr("is not a directory that can be written"));
+  config_.out = directory_.path("new");
+  config_.save = directory_.path("other/../new/");
+  EXPECT_THAT(refusal(), HasSubstr("--out and --save are both"));
 }
 
 TEST_F(TrainConfigTest, BatchesMustDivide) {
@@ -145,6 +162,12 @@ TEST_F(TrainConfigTest, WhatAnEarlierRunLeftIsNotWrittenOver) {
   EXPECT_THAT(refused(), HasSubstr("none of 1 checkpoints"));
   config_.resume = false;
   EXPECT_THAT(refused(), HasSubstr("holds 1 checkpoint of an earlier run, up to step 4"));
+  // What cannot be looked at is not taken for empty.
+  config_.save = directory_.path("loop");
+  std::filesystem::create_symlink(config_.save, config_.save);
+  EXPECT_THAT(refused(), HasSubstr("Too many levels"));
+  config_.resume = true;
+  EXPECT_THAT(refused(), HasSubstr("Too many levels"));
 }
 
 TEST_F(TrainConfigTest, TheModelsDirectoryHoldsNothingThatWouldBeReadInItsPlace) {
