@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <regex>
+#include <string_view>
 
 #include "archive/elements.hpp"
 #include "archive/file.hpp"
 #include "archive/plan.hpp"
+#include "base/unfinished.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
@@ -64,6 +65,25 @@ std::vector<format::TensorEntry> entries_of(const WeightSource& source, const st
   return entries;
 }
 
+/// Behind a name in JSON, `: "text"` gets another text. Returns a place behind the name. By hand: a
+/// regular expression of the standard library ends the stack on a long enough file.
+std::size_t replace_text(std::string& json, std::size_t at, const std::string& replacement) {
+  constexpr const char* kBlank = " \t\r\n";
+  const std::size_t colon = json.find_first_not_of(kBlank, at);
+  if (colon == std::string::npos || json[colon] != ':') {
+    return at;
+  }
+  const std::size_t begin = json.find_first_not_of(kBlank, colon + 1);
+  if (begin == std::string::npos || json[begin] != '"') {
+    return at;
+  }
+  const std::size_t end = json.find('"', begin + 1);
+  if (end != std::string::npos) {
+    json.replace(begin + 1, end - begin - 1, replacement);
+  }
+  return at;
+}
+
 /// A config.json that tells readers of the weights' new type.
 std::string config_for(const std::string& config, const std::string& dtype) {
   if (dtype.empty()) {
@@ -73,8 +93,13 @@ std::string config_for(const std::string& config, const std::string& dtype) {
                            : dtype == "F64" ? "float64"
                            : dtype == "F16" ? "float16"
                                             : "bfloat16";
-  static const std::regex kType("(\"(?:torch_)?dtype\"\\s*:\\s*\")[a-z0-9]+\"");
-  return std::regex_replace(config, kType, "$1" + name + "\"");
+  std::string text = config;
+  for (const char* key : {"\"dtype\"", "\"torch_dtype\""}) {
+    for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key, at)) {
+      at = replace_text(text, at + std::string_view(key).size(), name);
+    }
+  }
+  return text;
 }
 
 void write_files(const WeightSource& source, const FilePlan& plan,
@@ -94,14 +119,17 @@ void write_files(const WeightSource& source, const FilePlan& plan,
   }
 }
 
-void write_directory(const WeightSource& source, const FilePlan& plan, const std::string& path,
-                     const std::string& dtype) {
+void make_directories(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) {
     errno = error.value();
-    detail::fail_io("create directory", path);
+    detail::fail_io("create directory", path.string());
   }
+}
+
+void write_directory(const WeightSource& source, const FilePlan& plan, const std::string& path,
+                     const std::string& dtype) {
   std::vector<std::string> paths;
   paths.reserve(plan.files.size());
   for (const PlannedFile& planned : plan.files) {
@@ -134,21 +162,21 @@ void write_weights(const WeightSource& source, const std::string& target,
   FSDP_CHECK(!is_file || plan.files.size() <= 1, ErrorCode::kInvalidArgument, "'", target,
              "' is one file, but the weights take ", plan.files.size(),
              ": name a directory instead");
-  const std::string partial = target + ".partial";
-  fs::remove_all(partial, ignored);
-  try {
-    if (is_file) {
-      write_files(source, plan, {partial});
-    } else {
-      write_directory(source, plan, partial, options.dtype);
-    }
-    detail::rename_path(partial, target);
-  } catch (...) {
-    fs::remove_all(partial, ignored);
-    throw;
+  // As a shell would complete it: "out/" is "out".
+  const fs::path place = fs::absolute(target).lexically_normal();
+  const fs::path plain = place.has_filename() ? place : place.parent_path();
+  if (!is_file) {
+    make_directories(plain.parent_path());
   }
-  const fs::path parent = fs::absolute(target).parent_path();
-  detail::sync_directory(parent.string());
+  base::Unfinished draft(plain.string(),
+                         is_file ? base::PathKind::kFile : base::PathKind::kDirectory);
+  if (is_file) {
+    write_files(source, plan, {draft.path()});
+  } else {
+    write_directory(source, plan, draft.path(), options.dtype);
+  }
+  draft.finish();
+  detail::sync_directory(plain.parent_path().string());
 }
 
 }  // namespace fsdp::archive

@@ -2,16 +2,16 @@
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 
 #include <c10/core/GradMode.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <exception>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "archive/file.hpp"
+#include "base/unfinished.hpp"
 #include "checkpoint/items.hpp"
+#include "checkpoint/save_weights.hpp"
 #include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
@@ -24,23 +24,6 @@ using detail::dtype_name;
 using detail::together;
 
 namespace {
-
-/// Removes a file that a save did not get to rename: on a full disk it would stand in the way of
-/// the next save.
-class Leftover {
- public:
-  explicit Leftover(std::string path) : path_(std::move(path)) {}
-  ~Leftover() {
-    if (!path_.empty()) {
-      ::unlink(path_.c_str());  // gone already when the save succeeded
-    }
-  }
-  Leftover(const Leftover&) = delete;
-  Leftover& operator=(const Leftover&) = delete;
-
- private:
-  std::string path_;
-};
 
 /// Those that have a name in the file, under that name.
 template <class Named>
@@ -125,6 +108,13 @@ void write_parameters(const Sharded& sharded, const std::vector<NamedShard>& par
 void save_safetensors(const Sharded& sharded, const std::string& path,
                       const std::map<std::string, std::string>& metadata,
                       const StoredNameOf& name_of) {
+  detail::save_weights(sharded, path, metadata, name_of, [](const auto& put) { put(); });
+}
+
+void detail::save_weights(const Sharded& sharded, const std::string& path,
+                          const std::map<std::string, std::string>& metadata,
+                          const StoredNameOf& name_of,
+                          const std::function<void(const std::function<void()>&)>& publish) {
   c10::NoGradGuard no_grad;
   const World world = sharded.world();
   const std::vector<NamedShard> parameters = renamed(sharded.named_parameters(), name_of);
@@ -139,19 +129,21 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
   }
   const format::SafetensorsLayout layout = format::plan_safetensors(entries, metadata);
 
-  const std::string partial = path + ".partial";
-  const Leftover leftover(world.rank() == 0 ? partial : "");
+  std::optional<base::Unfinished> draft;  // rank 0's
   together(world, "save_safetensors: create", [&] {
     if (world.rank() == 0) {
       const std::filesystem::path parent = std::filesystem::path(path).parent_path();
       if (!parent.empty()) {
         std::filesystem::create_directories(parent);
       }
-      File file(partial, OpenMode::kCreate);
+      draft.emplace(path, base::PathKind::kFile);
+      File file(draft->path(), OpenMode::kWrite);
       file.resize(layout.file_bytes);
       file.write(layout.header.data(), static_cast<std::int64_t>(layout.header.size()), 0);
     }
   });
+  const std::string partial =
+      broadcast_text(world, draft ? draft->path() : "", "save_safetensors: draft");
   together(world, "save_safetensors: write", [&] {
     PatientFile file(partial);
     write_parameters(sharded, parameters, layout.offsets, file);
@@ -162,7 +154,7 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
   });
   together(world, "save_safetensors: rename", [&] {
     if (world.rank() == 0) {
-      std::filesystem::rename(partial, path);
+      publish([&] { draft->finish(); });
     }
   });
 }

@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/descriptor.hpp"
+#include "base/unfinished.hpp"
 #include "format/token_header.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/token_file.hpp"
@@ -27,32 +29,27 @@ const detail::TokenKind& kind_for(std::int64_t vocab) {
 }  // namespace
 
 struct TokenFileWriter::File {
-  std::string partial;  ///< its name until it is complete
-  int descriptor = -1;
+  base::Unfinished draft;
+  base::Descriptor descriptor;
 
-  ~File() {
-    if (descriptor >= 0) {
-      ::close(descriptor);
-      ::unlink(partial.c_str());
+  explicit File(const std::string& path)
+      : draft(path, base::PathKind::kFile),
+        descriptor(::open(draft.path().c_str(), O_WRONLY | O_CLOEXEC)) {
+    if (descriptor.get() < 0) {
+      fail_now();
     }
   }
   [[noreturn]] void fail_now() const {
-    fail(ErrorCode::kIo, "'", partial, "' cannot be written: ", std::strerror(errno));
+    fail(ErrorCode::kIo, "'", draft.path(), "' cannot be written: ", std::strerror(errno));
   }
 };
 
 TokenFileWriter::TokenFileWriter(const std::string& path, TokenOrigin origin)
-    : path_(path), origin_(std::move(origin)), file_(std::make_unique<File>()) {
+    : path_(path), origin_(std::move(origin)) {
   FSDP_CHECK(origin_.vocab >= 1 && origin_.vocab <= kMostTokens, ErrorCode::kInvalidArgument, "'",
              path, "': a vocabulary of ", origin_.vocab, " tokens; 1 to ", kMostTokens,
              " are possible");
-  // Two that write the same file at once must not write into one another's.
-  file_->partial = path + "." + std::to_string(::getpid()) + ".partial";
-  file_->descriptor =
-      ::open(file_->partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file_->descriptor < 0) {
-    file_->fail_now();
-  }
+  file_ = std::make_unique<File>(path);
   buffer_ = std::string(static_cast<std::size_t>(detail::kTokenHeaderBytes), '\0');
 }
 
@@ -81,7 +78,7 @@ void TokenFileWriter::append(std::span<const std::int64_t> ids) {
 
 void TokenFileWriter::write(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(file_->descriptor, bytes.data(), bytes.size());
+    const ssize_t written = ::write(file_->descriptor.get(), bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) {
       file_->fail_now();
     }
@@ -99,13 +96,11 @@ void TokenFileWriter::finish() {
                                                          .fingerprint = origin_.fingerprint,
                                                          .tokenizer = origin_.tokenizer});
   const auto size = static_cast<ssize_t>(header.size());
-  const bool is_done = ::pwrite(file_->descriptor, header.data(), header.size(), 0) == size &&
-                       ::fsync(file_->descriptor) == 0 &&
-                       std::rename(file_->partial.c_str(), path_.c_str()) == 0;
-  if (!is_done) {
+  const int descriptor = file_->descriptor.get();
+  if (::pwrite(descriptor, header.data(), header.size(), 0) != size || ::fsync(descriptor) != 0) {
     file_->fail_now();
   }
-  ::close(std::exchange(file_->descriptor, -1));
+  file_->draft.finish();
 }
 
 }  // namespace fsdp::format

@@ -2,14 +2,13 @@
 /// What a run leaves behind: the saved model and a sample.
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
-#include "fsdp/base/error.hpp"
-#include "fsdp/checkpoint/safetensors_writer.hpp"
+#include "archive/commit.hpp"
+#include "archive/file.hpp"
+#include "base/unfinished.hpp"
+#include "checkpoint/save_weights.hpp"
 #include "fsdp/comm/world.hpp"
 #include "fsdp/models/generate.hpp"
 #include "fsdp/models/lora.hpp"
@@ -21,6 +20,8 @@ namespace fsdp::train::detail {
 namespace {
 
 constexpr std::int64_t kPromptTokens = 8;
+/// Another run holds the directory for as long as a few small files take.
+constexpr double kPatience_s = 60;
 
 std::string numbers(const std::vector<std::int64_t>& tokens) {
   std::string text;
@@ -62,11 +63,9 @@ namespace {
 void write_documents(const std::filesystem::path& directory,
                      const std::map<std::string, std::string>& documents) {
   for (const auto& [name, text] : documents) {
-    const std::string path = (directory / name).string();
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    FSDP_CHECK(file, ErrorCode::kIo, "'", path, "' cannot be written: ", std::strerror(errno));
+    base::Unfinished draft((directory / name).string(), base::PathKind::kFile);
+    archive::detail::write_file(draft.path(), text);
+    draft.finish();
   }
 }
 
@@ -84,12 +83,15 @@ std::string save(const TrainConfig& config, const Sharded& sharded) {
   const bool has_adapters = config.lora.rank > 0;
   const std::string path =
       (directory / (has_adapters ? format::kAdapterFile : "model.safetensors")).string();
-  checkpoint::save_safetensors(sharded, path,
-                               {{"format", "pt"}, {"steps", std::to_string(config.steps)}},
-                               has_adapters ? adapters_only(config.model) : nullptr);
-  if (sharded.world().rank() == 0) {
-    write_documents(directory, has_adapters ? adapter_documents(config) : model_documents(config));
-  }
+  checkpoint::detail::save_weights(
+      sharded, path, {{"format", "pt"}, {"steps", std::to_string(config.steps)}},
+      has_adapters ? adapters_only(config.model) : nullptr, [&](const auto& put) {
+        // Of two runs that end at once, all of one and then all of the other.
+        const archive::RootLock lock(directory.string(), kPatience_s);
+        write_documents(directory,
+                        has_adapters ? adapter_documents(config) : model_documents(config));
+        put();
+      });
   return path;
 }
 

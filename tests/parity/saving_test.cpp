@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "checkpoint/save_weights.hpp"
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/format/safetensors.hpp"
 #include "fsdp/fsdp.hpp"
@@ -37,6 +38,10 @@ std::string read_bytes(const std::string& path, std::int64_t offset, std::int64_
   std::string content(static_cast<std::size_t>(bytes), '\0');
   file.read(content.data(), bytes);
   return content;
+}
+
+std::string bytes_of_file(const std::string& path) {
+  return read_bytes(path, 0, static_cast<std::int64_t>(std::filesystem::file_size(path)));
 }
 
 std::map<std::string, std::string> bytes_of(const Mixed& model) {
@@ -83,8 +88,32 @@ TEST(Saving, WritesEveryTensorAtAnyWorldSize) {
       EXPECT_EQ(read_bytes(path, tensor.offset, tensor.bytes), expected.at(tensor.entry.name))
           << tensor.entry.name << " with " << size << " ranks";
     }
-    EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+    std::filesystem::remove(path);
   }
+}
+
+/// One run is about to put its file in its place when another saves there from begin to end.
+TEST(Saving, Fault155_OfTwoSavesToOnePathTheLastStaysWhole) {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.path("model.safetensors");
+  directory.write("model.safetensors.partial", "the user's");
+  std::string first, second;
+  run_threads(1, [&](World world) {
+    nn::Linear model(3, 3), another(3, 3);
+    const Sharded one = fully_shard(model, world, {.debug = {.print_promise = false}});
+    const Sharded other = fully_shard(another, world, {.debug = {.print_promise = false}});
+    checkpoint::save_safetensors(one, path);
+    first = bytes_of_file(path);
+    checkpoint::detail::save_weights(one, path, {}, {}, [&](const auto& put) {
+      checkpoint::save_safetensors(other, path);
+      second = bytes_of_file(path);
+      put();
+    });
+  });
+  EXPECT_NE(first, second);
+  EXPECT_EQ(bytes_of_file(path), first);
+  EXPECT_EQ(bytes_of_file(path + ".partial"), "the user's");
 }
 
 TEST(Saving, AnErrorOfOneRankIsThrownOnAll) {

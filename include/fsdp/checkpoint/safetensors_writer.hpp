@@ -16,10 +16,10 @@ namespace fsdp::checkpoint {
 using StoredNameOf = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// Writes every parameter and buffer under the module's names (of tied ones, the first) to `path`,
-/// by way of `path`.partial, which is renamed when all ranks have written and synced. Buffers are
-/// rank 0's. `metadata` goes into the header's "__metadata__". With
-/// `name_of`, those for which it has a name, under that name. All ranks must see the same file
-/// system.
+/// by way of a hidden file beside it with a name of its own, which is renamed when all ranks have
+/// written and synced: of two saves to one `path` at once, the last one stays, whole. Buffers are
+/// rank 0's. `metadata` goes into the header's "__metadata__". With `name_of`, those for which it
+/// has a name, under that name. All ranks must see the same file system.
 /// @collective all ranks @blocks until all have written
 /// @memory a weight in another memory order (transposed, channels last) is gathered, with a copy in
 /// its logical order; all others need none

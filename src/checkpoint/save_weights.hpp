@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "fsdp/checkpoint/safetensors_writer.hpp"
+
+namespace fsdp::checkpoint::detail {
+
+/// save_safetensors() that leaves the last step to `publish`, on rank 0: it calls what it is given,
+/// which puts the complete file in its place, and may put files beside it that belong to it.
+/// @collective all ranks
+void save_weights(const Sharded& sharded, const std::string& path,
+                  const std::map<std::string, std::string>& metadata, const StoredNameOf& name_of,
+                  const std::function<void(const std::function<void()>&)>& publish);
+
+}  // namespace fsdp::checkpoint::detail
