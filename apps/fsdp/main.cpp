@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -79,6 +80,10 @@ int main(int argc, char** argv) {
       return app.exit(error);
     }
     return report(explain(app, error), kBadInput);
+  }
+  if (!app.got_subcommand("run")) {  // whose program decides for itself
+    // A file that `ulimit -f` does not let grow is an error with its name, and no death.
+    std::signal(SIGXFSZ, SIG_IGN);
   }
   if (app.got_subcommand("checkpoint")) {
     return run(use_checkpoint);

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "data/files_under.hpp"
-#include "data/mapped_file.hpp"
+#include "data/open_file.hpp"
 #include "data/text_check.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/token_file.hpp"
@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kByteVocabulary = 256;
+constexpr std::int64_t kTokensAtATime = std::int64_t{1} << 16;
 
 bool is_token_file(const fs::path& path) { return path.extension() == ".bin"; }
 
@@ -49,24 +50,31 @@ Files find_files(const std::string& path) {
 }  // namespace
 
 struct Corpus::Segment {
-  Segment(const std::string& file, std::int64_t first) : name(file), mapped(file), begin(first) {}
+  Segment(const std::string& path, std::int64_t first) : name(path), file(path), begin(first) {}
 
-  std::int64_t token(std::int64_t index) const {
-    if (is_text) {
-      return mapped.bytes()[static_cast<std::size_t>(index)];
+  /// Tokens from `first` on.
+  void read(std::int64_t first, std::span<std::int64_t> dst) const {
+    // The stored bytes go to the end of `dst` and spread from there: a token is written where the
+    // stored ones behind it do not lie.
+    const auto stored = static_cast<std::size_t>(token_bytes) * dst.size();
+    auto* from = reinterpret_cast<unsigned char*>(dst.data()) + dst.size_bytes() - stored;
+    file.read(data_offset + token_bytes * first, static_cast<std::int64_t>(stored), from);
+    for (std::int64_t& token : dst) {
+      std::int64_t value = 0;
+      for (std::int64_t i = token_bytes - 1; i >= 0; --i) {
+        value = value << 8 | from[i];
+      }
+      from += token_bytes;
+      token = value;
     }
-    const unsigned char* at = mapped.bytes().data() + data_offset + token_bytes * index;
-    const std::int64_t low = at[0] | at[1] << 8;
-    return token_bytes == 2 ? low : low | std::int64_t{at[2]} << 16 | std::int64_t{at[3]} << 24;
   }
 
   std::string name;
-  detail::MappedFile mapped;
+  detail::OpenFile file;
   std::int64_t begin;  ///< position in the corpus of its first token
   std::int64_t tokens = 0;
   std::int64_t data_offset = 0;
-  std::int64_t token_bytes = 2;
-  bool is_text = true;
+  std::int64_t token_bytes = 1;
 };
 
 Corpus::Corpus() = default;
@@ -100,9 +108,8 @@ void check_content(const std::string& path) {
 
 void Corpus::add_file(const std::string& file) {
   auto segment = std::make_unique<Segment>(file, tokens_);
-  segment->is_text = is_text_;
   if (is_text_) {
-    segment->tokens = std::ssize(segment->mapped.bytes());
+    segment->tokens = segment->file.size();
   } else {
     const auto info = format::inspect_token_file(file);
     segment->tokens = info.tokens;
@@ -131,9 +138,7 @@ void Corpus::read(std::int64_t begin, std::span<std::int64_t> dst) const {
     const Segment& source = **segment;
     const std::int64_t first = begin + done - source.begin;
     const std::int64_t here = std::min(source.tokens - first, count - done);
-    for (std::int64_t i = 0; i < here; ++i) {
-      dst[static_cast<std::size_t>(done + i)] = source.token(first + i);
-    }
+    source.read(first, dst.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(here)));
     done += here;
   }
 }
@@ -142,11 +147,18 @@ void Corpus::check_vocabulary(std::int64_t vocab) const {
   if (is_text_ && vocab >= kByteVocabulary) {
     return;
   }
+  std::vector<std::int64_t> part(kTokensAtATime);
   for (const auto& segment : segments_) {
-    for (std::int64_t i = 0; i < segment->tokens; ++i) {
-      FSDP_CHECK(segment->token(i) < vocab, ErrorCode::kInvalidArgument, "'", segment->name,
-                 "': token ", segment->token(i), " at position ", i,
-                 " is outside the vocabulary of ", vocab, "; raise --vocab or use other data");
+    for (std::int64_t done = 0; done < segment->tokens; done += kTokensAtATime) {
+      const std::int64_t here = std::min(kTokensAtATime, segment->tokens - done);
+      part.resize(static_cast<std::size_t>(here));
+      segment->read(done, part);
+      for (std::int64_t i = 0; i < here; ++i) {
+        const std::int64_t token = part[static_cast<std::size_t>(i)];
+        FSDP_CHECK(token < vocab, ErrorCode::kInvalidArgument, "'", segment->name, "': token ",
+                   token, " at position ", done + i, " is outside the vocabulary of ", vocab,
+                   "; raise --vocab or use other data");
+      }
     }
   }
 }

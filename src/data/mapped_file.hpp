@@ -7,7 +7,7 @@
 
 namespace fsdp::data::detail {
 
-/// A file's bytes, mapped for reading.
+/// A file's bytes, mapped for reading: for a look at it, not for a run, see OpenFile.
 class MappedFile {
  public:
   /// @throws Error kNotFound or kIo

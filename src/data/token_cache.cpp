@@ -55,7 +55,7 @@ class Key {
 class Lock {
  public:
   explicit Lock(const std::string& path)
-      : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+      : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) {
     FSDP_CHECK(file_ >= 0, ErrorCode::kIo, "'", path,
                "' cannot be written: ", std::strerror(errno));
     int locked = 0;
@@ -75,6 +75,43 @@ class Lock {
  private:
   int file_;
 };
+
+/// Whoever can write into the directory chooses what is trained on: it must be this user's alone.
+/// One that is not there yet is made so.
+void need_own_directory(const std::string& path) {
+  std::error_code error;
+  const fs::path plain = fs::absolute(path).lexically_normal();
+  const fs::path place = plain.has_filename() ? plain : plain.parent_path();
+  fs::create_directories(place.parent_path(), error);
+  const bool is_made = ::mkdir(place.c_str(), 0700) == 0;
+  const int reason = errno;
+  struct stat status{};
+  FSDP_CHECK(::lstat(place.c_str(), &status) == 0, ErrorCode::kIo, "directory '", path,
+             "' for tokens cannot be made: ", std::strerror(is_made ? errno : reason));
+  constexpr const char* kWay = "; remove it, or set XDG_CACHE_HOME to a directory of your own";
+  FSDP_CHECK(S_ISDIR(status.st_mode), ErrorCode::kIo, "'", path, "' for tokens is ",
+             S_ISLNK(status.st_mode) ? "a link" : "no directory",
+             ": somebody else may choose what is trained on", kWay);
+  FSDP_CHECK(status.st_uid == ::geteuid(), ErrorCode::kIo, "directory '", path,
+             "' for tokens belongs to user ", status.st_uid, ", this is user ", ::geteuid(),
+             ": somebody else may choose what is trained on", kWay);
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%03o", static_cast<unsigned>(status.st_mode) & 0777u);
+  FSDP_CHECK((status.st_mode & (S_IWGRP | S_IWOTH)) == 0, ErrorCode::kIo, "directory '", path,
+             "' for tokens can be written by others (mode ", mode,
+             "): somebody else may choose what is trained on; chmod 700 it after a look at what it "
+             "holds, or remove it");
+}
+
+/// Tokens that are there: this user's, and a file in this place.
+void need_own_file(const std::string& path) {
+  struct stat status{};
+  FSDP_CHECK(::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+                 status.st_uid == ::geteuid(),
+             ErrorCode::kIo, "'", path, "' is ",
+             S_ISREG(status.st_mode) ? "another user's" : "no regular file",
+             ": it was not made here; remove it");
+}
 
 std::string file_name(const std::string& input, const std::string& tokenizer_path,
                       const TokenizeOptions& options) {
@@ -115,9 +152,7 @@ std::string cached_tokens(const std::string& input, const std::string& tokenizer
                           const std::string& directory, const TokenizeOptions& options) {
   std::error_code error;
   FSDP_CHECK(fs::exists(input, error), ErrorCode::kNotFound, "'", input, "' does not exist");
-  fs::create_directories(directory, error);
-  FSDP_CHECK(fs::is_directory(directory), ErrorCode::kIo, "directory '", directory,
-             "' for tokens cannot be made: ", error.message());
+  need_own_directory(directory);
   const std::string path =
       (fs::path(directory) / file_name(input, tokenizer_path, options)).string();
   // Also when the tokens are there: an earlier call may have been told to take any bytes.
@@ -125,9 +160,10 @@ std::string cached_tokens(const std::string& input, const std::string& tokenizer
     check_content(input);
   }
   const Lock lock(path + ".lock");
-  if (!fs::exists(path)) {
+  if (fs::symlink_status(path).type() == fs::file_type::not_found) {
     tokenize(*tokens::load(tokenizer_path), {input}, path, options);
   }
+  need_own_file(path);
   return path;
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/regular_file.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -22,6 +23,9 @@ namespace {
 constexpr std::string_view kMagic = "GGUF";
 constexpr std::int64_t kMostDimensions = 4;  // ggml's own limit
 constexpr std::int64_t kDefaultAlignment = 32;
+/// The largest vocabularies in use take 10 MB and half a million entries.
+constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 26;
+constexpr std::int64_t kMostEntries = std::int64_t{1} << 23;
 
 /// Numbers of value types in metadata.
 enum ValueType : std::uint32_t {
@@ -52,6 +56,9 @@ class Cursor {
     FSDP_CHECK(bytes <= left_, ErrorCode::kCorrupt, "'", path_, "' ends inside of ", what,
                ": at byte ", position(), " it needs ", bytes, " bytes and there are ", left_,
                ": truncated?");
+    FSDP_CHECK(bytes <= kMostHeaderBytes - position(), ErrorCode::kUnsupported, "'", path_,
+               "': with ", what, " the header takes more than ", kMostHeaderBytes,
+               " bytes, the most that is read");
     file_.read(static_cast<char*>(dst), bytes);
     FSDP_CHECK(file_.good(), ErrorCode::kIo, "'", path_, "' cannot be read at byte ", position(),
                ": ", std::strerror(errno));
@@ -79,8 +86,21 @@ class Cursor {
     return static_cast<std::int64_t>(value);
   }
 
+  /// The same for things that each take memory of their own.
+  std::int64_t count_entries(const std::string& what, std::int64_t least_bytes) {
+    const std::int64_t value = count(what, least_bytes);
+    FSDP_CHECK(value <= kMostEntries - entries_, ErrorCode::kUnsupported, "'", path_, "': with ",
+               what, " and its ", value, " entries the header has more than ", kMostEntries,
+               ", the most that are read");
+    entries_ += value;
+    return value;
+  }
+
   std::string text(const std::string& what) {
-    std::string value(static_cast<std::size_t>(count("the length of " + what, 1)), '\0');
+    const std::int64_t bytes = count("the length of " + what, 1);
+    FSDP_CHECK(bytes <= kMostHeaderBytes, ErrorCode::kUnsupported, "'", path_, "': ", what, " has ",
+               bytes, " bytes, more than the ", kMostHeaderBytes, " of a header that is read");
+    std::string value(static_cast<std::size_t>(bytes), '\0');
     take(value.data(), std::ssize(value), what);
     return value;
   }
@@ -89,6 +109,7 @@ class Cursor {
   const std::string& path_;
   std::istream& file_;
   std::int64_t left_, file_bytes_;
+  std::int64_t entries_ = 0;
 };
 
 std::int64_t as_int64(std::uint64_t value, const std::string& what) {
@@ -140,7 +161,7 @@ GgufValue take_array(Cursor& cursor, const std::string& what) {
   FSDP_CHECK(least_bytes(type) > 0, ErrorCode::kCorrupt, what, " has elements of the type ", type,
              ", which there is not");
   FSDP_CHECK(type != kArray, ErrorCode::kUnsupported, what, " is a list of lists");
-  const std::int64_t count = cursor.count(what, least_bytes(type));
+  const std::int64_t count = cursor.count_entries(what, least_bytes(type));
   const auto take_all = [&](auto values, auto&& take_one) -> GgufValue {
     values.reserve(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) {
@@ -255,8 +276,8 @@ GgufHeader parse_gguf_header(const std::string& path, std::istream& file, std::i
   const auto version = cursor.number<std::uint32_t>("the version");
   FSDP_CHECK(version == 2 || version == 3, ErrorCode::kUnsupported, "'", path, "' has the version ",
              version, ", supported are 2 and 3, little-endian");
-  const std::int64_t tensors = cursor.count("the number of tensors", 24);
-  const std::int64_t values = cursor.count("the number of metadata", 12);
+  const std::int64_t tensors = cursor.count_entries("the number of tensors", 24);
+  const std::int64_t values = cursor.count_entries("the number of metadata", 12);
   GgufHeader header;
   for (std::int64_t i = 0; i < values; ++i) {
     const std::string key = cursor.text("a metadata's name");
@@ -277,6 +298,7 @@ GgufHeader parse_gguf_header(const std::string& path, std::istream& file, std::i
 }
 
 GgufHeader read_gguf_header(const std::string& path) {
+  base::need_regular(path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
              "' cannot be opened: ", std::strerror(errno));

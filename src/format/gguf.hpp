@@ -36,7 +36,8 @@ struct GgufHeader {
   std::vector<GgufTensor> tensors;  ///< in the order of their offsets
 };
 
-/// Reads the header of `path`; reads no tensor. @memory the metadata, at most the file's size
+/// Reads the header of `path`; reads no tensor. @memory the metadata: at most 64 MiB of a file and
+/// 8 Mi entries, beyond which a header is refused
 /// @throws Error kNotFound or kIo when the file cannot be read; kCorrupt when it is no GGUF file or
 /// breaks an invariant, naming the place; kUnsupported for another version, for big-endian files
 /// and for an element type that is not listed above, naming the tensor

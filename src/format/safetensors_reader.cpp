@@ -8,6 +8,7 @@
 #include <limits>
 #include <tuple>
 
+#include "base/regular_file.hpp"
 #include "format/checked_json.hpp"
 #include "format/shape.hpp"
 #include "fsdp/base/error.hpp"
@@ -113,6 +114,7 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
 }
 
 SafetensorsHeader read_safetensors_header(const std::string& path) {
+  base::need_regular(path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
              "' cannot be opened: ", std::strerror(errno));

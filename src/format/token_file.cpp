@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/regular_file.hpp"
 #include "format/token_header.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -15,6 +16,7 @@ using detail::kTokenHeaderBytes;
 using detail::TokenHeader;
 
 TokenFileInfo inspect_token_file(const std::string& path) {
+  base::need_regular(path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   FSDP_CHECK(file, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
              "' cannot be opened: ", std::strerror(errno));

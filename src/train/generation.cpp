@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 
+#include "base/regular_file.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/weights.hpp"
@@ -42,12 +43,24 @@ models::ModelConfig config_of(const std::string& path) {
   const archive::WeightSource source(path);
   FSDP_CHECK(!source.config().empty(), ErrorCode::kNotFound, "'", path,
              "' has no config.json beside its weights, which says what model they are of");
-  return models::read_config((std::filesystem::path(path) / "config.json").string(),
-                             source.config());
+  const auto config =
+      models::read_config((std::filesystem::path(path) / "config.json").string(), source.config());
+  // Before anything is built of it: 16 million layers would take gigabytes without a weight.
+  std::int64_t held = 0;
+  for (const archive::Tensor& tensor : source.tensors()) {
+    held += archive::numel(tensor.shape);
+  }
+  const std::int64_t described = models::parameter_count(config);
+  FSDP_CHECK(described <= held, ErrorCode::kMismatch, "'", path, "': its config.json describes ",
+             described, " parameters (", models::sizes(config).layers, " layers of width ",
+             models::sizes(config).width, "), its weights have ", held,
+             ": the one does not belong to the other");
+  return config;
 }
 
 format::LoRAConfig adapter_of(const std::string& directory) {
   const std::string path = (std::filesystem::path(directory) / format::kAdapterConfig).string();
+  base::need_regular(path);
   std::ifstream file(path, std::ios::binary);
   FSDP_CHECK(file, ErrorCode::kNotFound, "'", path, "' cannot be opened: no directory of adapters");
   const std::string text((std::istreambuf_iterator<char>(file)), {});

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <set>
 
+#include "base/regular_file.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/checkpoint/weights.hpp"
@@ -96,6 +97,7 @@ void load_initial(const TrainConfig& config, Sharded& sharded) {
 namespace {
 
 std::string read_file(const std::string& path) {
+  base::need_regular(path);
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), {});
   FSDP_CHECK(file, ErrorCode::kIo, "'", path, "' cannot be read: ", std::strerror(errno));

@@ -154,6 +154,43 @@ TEST_F(WayOnTest, ARunThatEndedBeforeItsFirstCheckpointBeginsAgainWithItsLog) {
   EXPECT_EQ(read_log(at("log")).size(), 3u);
 }
 
+TEST_F(WayOnTest, Fault156_WhereOnlyDamagedCheckpointsAreNothingBeginsAnew) {
+  const std::vector<std::string> saving = {"--save",  at("run"),      "--log",
+                                           at("log"), "--save-every", "1"};
+  ASSERT_EQ(train(saving).code, 0);
+  const std::string log = text_of(at("log"));
+  const std::string first = at("run/step-00000002"), second = at("run/step-00000003");
+  fs::resize_file(first + "/model.safetensors", 1000);
+  const auto index = fs::path(second) / "checkpoint.json";
+  const std::string sound = text_of(index.string());
+  const auto refused = [&](const std::string& why) {
+    EXPECT_THAT(refusal(saving + std::vector<std::string>{"--resume"}),
+                AllOf(HasSubstr("none of 2 checkpoints"), HasSubstr(first + "'"),
+                      HasSubstr(second + "'"), HasSubstr(why), HasSubstr("to begin anew")));
+    EXPECT_EQ(text_of(at("log")), log);
+  };
+  std::ofstream(index) << std::string(sound).replace(sound.find("wte"), 3, "wtf");
+  refused("the index was changed or damaged");
+  std::ofstream(index) << sound.substr(0, sound.size() / 2);
+  refused("truncated, or not an index");
+  fs::remove(index);
+  refused("has no checkpoint.json");
+  std::ofstream(index) << sound;
+  fs::remove(second + "/optimizer.safetensors");
+  refused("is missing");
+}
+
+TEST_F(WayOnTest, Fault156_AnotherTextOfTheSameLengthIsNotResumed) {
+  ASSERT_EQ(train({"--save", at("run")}).code, 0);
+  std::string text = sample_text(20000);
+  text[10000] ^= 1;
+  directory_.write("text", text);
+  EXPECT_THAT(refusal({"--save", at("run"), "--resume", "--steps", "5"}),
+              HasSubstr("was trained on other data than --data"));
+  directory_.write("text", sample_text(20000));
+  EXPECT_EQ(train({"--save", at("run"), "--resume", "--steps", "5"}).code, 0);
+}
+
 TEST_F(WayOnTest, Fault165_AnotherModelIsNotResumed) {
   ASSERT_EQ(train({"--save", at("run")}).code, 0);
   // Weights of the same shapes, cut into other heads.
@@ -198,6 +235,23 @@ TEST_F(WayOnTest, Fault167_APublishedModelWithoutItsTokenizerIsNotTrainedOnBytes
   EXPECT_EQ(run_fsdp({"generate", at("tuned"), "--tokenizer", "bytes", "--tokens", "2"}).code, 0);
   const CommandResult over = from({"--bytes", "--steps", "2"});
   EXPECT_EQ(over.code, 2) << "--steps is given twice";
+}
+
+TEST_F(WayOnTest, Fault159_SizesOfAConfigurationAreComparedWithTheWeights) {
+  ASSERT_EQ(train({"--out", at("out")}).code, 0);
+  std::string config = text_of(at("out/config.json"));
+  const std::string layers = "\"n_layer\": 2";
+  ASSERT_NE(config.find(layers), std::string::npos);
+  config.replace(config.find(layers), layers.size(), "\"n_layer\": 16777216");
+  directory_.write("out/config.json", config);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"generate", at("out"), "--tokens", "2"},
+           {"train", "--init", at("out"), "--data", at("text"), "--out", at("tuned")}}) {
+    const CommandResult result = run_fsdp(command);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("its config.json describes"),
+                                  HasSubstr("16777216 layers of width 32")));
+  }
 }
 
 TEST_F(WayOnTest, APromptBeyondTheContextIsRefused) {

@@ -48,7 +48,10 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
 /// The token file for the text `input` and the tokenizer at `tokenizer_path`, from a cache in
 /// `directory`: made when it is not there, when a file of either has another size or time, or when
 /// the option is another. Processes that ask for the same at once wait for the first.
-/// @throws Error as tokenize(), and kIo when `directory` cannot be written
+/// `directory` is made for this user alone, and must be so: whoever can write into it chooses what
+/// is trained on. Links in place of it or of a token file are not followed.
+/// @throws Error as tokenize(), and kIo when `directory` cannot be written, or is another user's or
+/// open to others
 std::string cached_tokens(const std::string& input, const std::string& tokenizer_path,
                           const std::string& directory, const TokenizeOptions& options = {});
 

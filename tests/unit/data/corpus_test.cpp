@@ -46,6 +46,18 @@ class CorpusTest : public ::testing::Test {
   fsdp::test::TemporaryDirectory directory_;
 };
 
+TEST_F(CorpusTest, Fault159_AFileThatIsTruncatedMeanwhileIsNamed) {
+  const std::string path = directory_.write("a.txt", std::string(10'000, 'x'));
+  const auto corpus = Corpus::open(path);
+  std::filesystem::resize_file(path, 4'000);
+  EXPECT_THAT(read(corpus, 3'999, 1), ElementsAre('x'));
+  const std::string text = refusal([&] { read(corpus, 3'990, 20); });
+  EXPECT_THAT(text, HasSubstr("a.txt' had 10000 bytes when it was opened and now ends at byte "
+                              "4000: it was truncated while it was in use"));
+  EXPECT_THAT(refusal([&] { corpus.check_vocabulary(256); }), "accepted") << "bytes of a text";
+  EXPECT_THAT(refusal([&] { corpus.check_vocabulary(200); }), HasSubstr("now ends at byte 4000"));
+}
+
 TEST_F(CorpusTest, TextIsItsBytes) {
   const auto corpus = Corpus::open(directory_.write("a.txt", "A\xff\n"));
   EXPECT_TRUE(corpus.is_text());

@@ -8,11 +8,13 @@
 #include <sstream>
 
 #include "fsdp/base/error.hpp"
+#include "support/error_of.hpp"
 #include "support/gguf_writer.hpp"
 
 namespace fsdp::format {
 namespace {
 
+using test::error_of;
 using test::GgufWriter;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -49,6 +51,24 @@ template <class T>
 std::string with(std::string bytes, std::size_t position, T value) {
   std::memcpy(bytes.data() + position, &value, sizeof value);
   return bytes;
+}
+
+/// A list of 10 million bytes: a number each in memory. The file is as long as it says.
+TEST(GgufTest, Fault159_MetadataIsBounded) {
+  GgufWriter writer;
+  writer.text("general.architecture", "llama");
+  writer.integers("list", {1});
+  std::string bytes = writer.bytes();
+  const std::size_t place = bytes.find("list") + 4;
+  bytes = with(bytes, place + 4, std::uint32_t{0});           // bytes
+  bytes = with(bytes, place + 8, std::uint64_t{10'000'000});  // so many
+  std::istringstream many(bytes);
+  EXPECT_THAT(error_of([&] { parse_gguf_header("m.gguf", many, 20'000'000); }),
+              HasSubstr("'list' and its 10000000 entries the header has more than 8388608"));
+  bytes = with(bytes, 24, std::uint64_t{100'000'000});  // the length of the first name
+  std::istringstream large(bytes);
+  EXPECT_THAT(error_of([&] { parse_gguf_header("m.gguf", large, 200'000'000); }),
+              HasSubstr("a metadata's name has 100000000 bytes, more than the 67108864"));
 }
 
 TEST(GgufTest, ReadsMetadataAndTensors) {

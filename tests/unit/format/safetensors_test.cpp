@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <ctime>
+
 #include "fsdp/base/error.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -35,6 +38,47 @@ Refusal refusal_of(const std::string& bytes) {
 }
 
 constexpr const char* kTwoFloats = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+
+/// The header of a file with so many tensors, all of them empty.
+std::string header_of(int tensors) {
+  std::string json = "{";
+  for (int i = 0; i < tensors; ++i) {
+    json += (i == 0 ? "\"t" : ",\"t") + std::to_string(i) +
+            R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+  }
+  return json + "}";
+}
+
+/// Processor time of parsing it, the least of three tries.
+double seconds_for(int tensors) {
+  const std::string json = header_of(tensors);
+  const auto bytes = static_cast<std::int64_t>(json.size()) + 8;
+  double least = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const std::clock_t begin = std::clock();
+    EXPECT_EQ(parse_safetensors_header("m", json, bytes).tensors.size(),
+              static_cast<std::size_t>(tensors));
+    least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+TEST(SafetensorsReaderTest, Fault159_TimeGrowsAsTheNumberOfTensors) {
+  const double few = seconds_for(5'000), many = seconds_for(40'000);
+  EXPECT_LT(many, 24 * few) << "8 times as many; 64 times as long if each looked at all before: "
+                            << few << " and " << many << " s";
+}
+
+TEST(SafetensorsReaderTest, Fault159_NamesTwiceAreFoundAmongMany) {
+  std::string json = header_of(1000);
+  json.replace(json.find("\"t999\""), 6, "\"t998\"");
+  try {
+    parse_safetensors_header("m", json, static_cast<std::int64_t>(json.size()) + 8);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("the header has the name 't998' twice"));
+  }
+}
 
 TEST(SafetensorsLayoutTest, HeaderIsPaddedToEightAndOffsetsAreAbsolute) {
   const auto layout = plan_safetensors({{"a", "F32", {2, 3}}, {"b", "F32", {}}, {"c", "F32", {0}}});

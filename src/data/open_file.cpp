@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/open_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "fsdp/base/error.hpp"
+
+namespace fsdp::data::detail {
+
+OpenFile::OpenFile(const std::string& path)
+    // A pipe without a writer must be refused below, not waited for.
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  FSDP_CHECK(file_.get() >= 0, errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "'", path,
+             "' cannot be opened: ", std::strerror(errno));
+  struct stat status{};
+  FSDP_CHECK(::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode), ErrorCode::kIo, "'",
+             path, "' is not a regular file");
+  size_ = status.st_size;
+}
+
+void OpenFile::read(std::int64_t offset, std::int64_t bytes, void* dst) const {
+  char* next = static_cast<char*>(dst);
+  const std::int64_t end = offset + bytes;
+  for (std::int64_t at = offset; at < end;) {
+    const ssize_t count = ::pread(file_.get(), next, static_cast<std::size_t>(end - at), at);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    FSDP_CHECK(count >= 0, ErrorCode::kIo, "'", path_, "' cannot be read: ", std::strerror(errno));
+    FSDP_CHECK(count > 0, ErrorCode::kCorrupt, "'", path_, "' had ", size_,
+               " bytes when it was opened and now ends at byte ", at,
+               ": it was truncated while it was in use");
+    next += count;
+    at += count;
+  }
+}
+
+}  // namespace fsdp::data::detail
