@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bad_input.hpp"
+#include "base/text.hpp"
 #include "commands.hpp"
 #include "fsdp/archive/diff.hpp"
 #include "fsdp/archive/listing.hpp"
@@ -17,6 +18,7 @@ namespace fsdp::apps {
 namespace {
 
 using namespace fsdp::archive;
+using base::shown;
 
 struct CheckpointFlags {
   std::string first, second, third;
@@ -51,8 +53,8 @@ int list(const CheckpointFlags& flags) {
   const auto all = list_checkpoints(flags.first);
   for (const FoundCheckpoint& found : all) {
     std::printf("%10lld  %10s  %s%s%s\n", static_cast<long long>(found.step),
-                memory::format_bytes(found.bytes).c_str(), found.path.c_str(),
-                found.is_complete() ? "" : "  incomplete: ", found.problem.c_str());
+                memory::format_bytes(found.bytes).c_str(), shown(found.path).c_str(),
+                found.is_complete() ? "" : "  incomplete: ", shown(found.problem).c_str());
   }
   if (all.empty()) {
     std::printf("no checkpoint in '%s'\n", flags.first.c_str());
@@ -78,8 +80,8 @@ void show_tensors(const Index& index, Section section, bool each) {
       for (const std::int64_t size : tensor.shape) {
         shape += (shape.empty() ? "" : ", ") + std::to_string(size);
       }
-      std::printf("  %-40s %-5s [%s]  %s\n", tensor.name.c_str(), tensor.dtype.c_str(),
-                  shape.c_str(), tensor.file.c_str());
+      std::printf("  %-40s %-5s [%s]  %s\n", shown(tensor.name).c_str(), tensor.dtype.c_str(),
+                  shape.c_str(), shown(tensor.file).c_str());
     }
   }
 }
@@ -91,17 +93,19 @@ int show(const CheckpointFlags& flags) {
   std::printf("%s\nstep       %lld\n", checkpoint.path().c_str(),
               static_cast<long long>(index.step));
   for (const StoredFile& file : index.files) {
-    std::printf("file       %s, %s\n", file.name.c_str(), memory::format_bytes(file.bytes).c_str());
+    std::printf("file       %s, %s\n", shown(file.name).c_str(),
+                memory::format_bytes(file.bytes).c_str());
   }
   for (const Section section : {Section::kModel, Section::kOptimizer, Section::kState}) {
     show_tensors(index, section, flags.tensors);
   }
   for (const auto& [alias, name] : index.aliases) {
-    std::printf("alias      %s is %s\n", alias.c_str(), name.c_str());
+    std::printf("alias      %s is %s\n", shown(alias).c_str(), shown(name).c_str());
   }
   for (const auto& [section, values] : index.values) {
     for (const auto& [key, value] : values) {
-      std::printf("%-10s %s = %s\n", section.c_str(), key.c_str(), to_text(value).c_str());
+      std::printf("%-10s %s = %s\n", shown(section).c_str(), shown(key).c_str(),
+                  shown(to_text(value)).c_str());
     }
   }
   return kSuccess;
@@ -112,7 +116,7 @@ int verify(const CheckpointFlags& flags) {
   const std::string path = resolve_checkpoint(flags.first);
   const std::vector<std::string> problems = verify_checkpoint(path);
   for (const std::string& problem : problems) {
-    std::printf("%s\n", problem.c_str());
+    std::printf("%s\n", shown(problem).c_str());
   }
   std::printf("%s: %s\n", path.c_str(),
               problems.empty() ? "every byte is as it was saved" : "damaged");
@@ -160,7 +164,7 @@ int diff(const CheckpointFlags& flags) {
   std::vector<std::string> lines;
   as_bad_input([&] { lines = diff_weights(flags.first, flags.second); });
   for (const std::string& line : lines) {
-    std::printf("%s\n", line.c_str());
+    std::printf("%s\n", shown(line).c_str());
   }
   if (lines.empty()) {
     std::printf("equal\n");
@@ -189,9 +193,9 @@ Action add_checkpoint(CLI::App& app) {
       "them, or a .gguf file of a Llama model";
   path(add("ls", "All checkpoints in a directory, also incomplete ones", list), "DIR", flags->first,
        "The directory given to fsdp train --save");
-  CLI::App* shown = add("show", "What a checkpoint holds", show);
-  path(shown, "PATH", flags->first, "A checkpoint, or a run's directory");
-  shown->add_flag("--tensors", flags->tensors, "Each tensor, too");
+  CLI::App* one = add("show", "What a checkpoint holds", show);
+  path(one, "PATH", flags->first, "A checkpoint, or a run's directory");
+  one->add_flag("--tensors", flags->tensors, "Each tensor, too");
   path(add("verify", "Read every byte and compare all checksums; 1 when one differs", verify),
        "PATH", flags->first, "A checkpoint, or a run's directory");
   CLI::App* merged = add("merge", "Write all weights into one safetensors file", merge);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <string_view>
 
+#include "base/text.hpp"
 #include "command_line.hpp"
 #include "commands.hpp"
 #include "fsdp/base/error.hpp"
@@ -28,7 +29,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 int report(const std::string& text, int code) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", speaker().c_str(), text.c_str());
+  std::fprintf(stderr, "%s: %s\n", speaker().c_str(), fsdp::base::shown(text).c_str());
   return code;
 }
 

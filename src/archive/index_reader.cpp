@@ -37,6 +37,13 @@ class Reader {
   std::int64_t size(const ordered_json& value, const std::string& what) const {
     return as_size(value, path_, what);
   }
+  /// A count of steps; more than a double can count was never taken.
+  std::int64_t steps(const ordered_json& value, const std::string& what) const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 53;
+    const std::int64_t steps = size(value, what);
+    check(steps <= kMost, what, " is ", steps, ", no run took more than ", kMost);
+    return steps;
+  }
   std::uint32_t sum(const ordered_json& value, const std::string& what) const {
     const std::string digits = text(value, what);
     std::uint32_t sum = 0;
@@ -119,7 +126,7 @@ void read_maps(const Reader& reader, const ordered_json& top, Index& index) {
     index.aliases[alias] = reader.text(name, "alias '" + alias + "'");
   }
   for (const auto& [name, steps] : reader.object(top, "the index", "steps").items()) {
-    index.steps[name] = reader.size(steps, "steps of '" + name + "'");
+    index.steps[name] = reader.steps(steps, "steps of '" + name + "'");
   }
   for (const auto& [section, values] : reader.object(top, "the index", "values").items()) {
     reader.check(values.is_object(), "values '", section, "' are not an object");
@@ -141,7 +148,7 @@ Index parse_index(const std::string& path, std::string_view text) {
   const std::int64_t version = reader.size(reader.member(top, "the index", "version"), "version");
   FSDP_CHECK(version == detail::kVersion, ErrorCode::kUnsupported, "'", path, "' has version ",
              version, " of the format; this program reads version ", detail::kVersion);
-  Index index{.step = reader.size(reader.member(top, "the index", "step"), "step")};
+  Index index{.step = reader.steps(reader.member(top, "the index", "step"), "step")};
   for (const auto& [name, value] : reader.object(top, "the index", "files").items()) {
     index.files.push_back(reader.file(name, value));
   }

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/text.hpp"
+
 namespace fsdp::base {
 namespace {
 
@@ -61,7 +63,7 @@ void write_log(LogLevel level, const std::string& text) {
   if (current_rank >= 0) {
     line += "[" + std::to_string(current_rank) + "]";
   }
-  line += std::string(" ") + name_of(level) + ": " + text + "\n";
+  line += std::string(" ") + name_of(level) + ": " + shown(text) + "\n";
   // One write a line: the lines of several ranks on one terminal do not mix.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -139,6 +139,18 @@ std::int64_t load_steps(OptimizerState& optimizer, const archive::Index& index,
   return std::ssize(steps);
 }
 
+/// Moments of one rule mean something else to another, also where they have the same names.
+void check_kind(const OptimizerState& optimizer, const archive::Checkpoint& checkpoint) {
+  const auto section = checkpoint.index().values.find("optimizer");
+  if (section == checkpoint.index().values.end() || !section->second.contains("kind")) {
+    return;
+  }
+  const std::string stored = archive::to_text(section->second.at("kind"));
+  FSDP_CHECK(stored == optimizer.kind(), ErrorCode::kMismatch, "'", checkpoint.path(),
+             "' has the state of the optimizer ", stored, ", this one is ", optimizer.kind(),
+             ": load without an optimizer to take the weights alone");
+}
+
 void load_options(OptimizerState& optimizer, const archive::Index& index) {
   constexpr std::string_view kGroup = "optimizer.group.";
   std::map<std::string, archive::Values> groups;
@@ -199,6 +211,9 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
   detail::together(world, "checkpoint: open", [&] {
     checkpoint.emplace(report.path, archive::SumCheck::kByCaller);
     if (optimizer != nullptr) {
+      if (options.strict) {
+        check_kind(*optimizer, *checkpoint);
+      }
       allocate_state(*optimizer, checkpoint->index(), sharded.named_parameters());
     }
     items = detail::items_of(sharded, optimizer);

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,8 +40,9 @@ bool on_one_host(Job& job, const Label& label) {
 
 int make_file(std::size_t bytes) {
   const int file = ::memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (file >= 0 && (::ftruncate(file, static_cast<off_t>(bytes)) != 0 ||
-                    ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)) {
+  if (file >= 0 &&
+      (::fchmod(file, 0600) != 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0 ||
+       ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)) {
     ::close(file);
     return -1;
   }

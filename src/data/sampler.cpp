@@ -89,6 +89,10 @@ std::int64_t Sampler::resume(const SamplerState& state) const {
   FSDP_CHECK(state.windows == windows_, ErrorCode::kMismatch, "the saved position belongs to ",
              state.windows, " windows, this data has ", windows_,
              ": another text or another sequence length");
+  // What follows is added to it.
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  FSDP_CHECK(state.next_sample >= 0 && state.next_sample <= kMost, ErrorCode::kCorrupt,
+             "the saved position in the data is ", state.next_sample, ", must be 0 to ", kMost);
   return state.next_sample;
 }
 

@@ -97,6 +97,7 @@ std::shared_ptr<Segment> Segment::create(const Identity& identity, std::size_t b
   check_available(all);
   Descriptor file(::memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   FSDP_CHECK(file.get() >= 0, ErrorCode::kIo, "cannot make shared memory: ", std::strerror(errno));
+  ::fchmod(file.get(), 0600);  // a memfd is open to all whom /proc lets at it
   reserve(file.get(), all);
   ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   std::shared_ptr<Segment> segment(new Segment(file.release(), /*is_owner=*/true, bytes));

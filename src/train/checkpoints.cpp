@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/checkpoints.hpp"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 
@@ -20,7 +21,7 @@
 namespace fsdp::train::detail {
 namespace {
 
-archive::Values config_values(const TrainConfig& config) {
+archive::Values config_values(const TrainConfig& config, std::int64_t threads) {
   const models::ModelSizes model = models::sizes(config.model);
   return {{"model", std::string(models::model_type(config.model))},
           {"layers", model.layers},
@@ -34,7 +35,8 @@ archive::Values config_values(const TrainConfig& config) {
           {"optimizer", std::string(to_string(config.optimizer))},
           {"sequence", config.sequence},
           {"global_batch", config.global_batch},
-          {"clip", config.clip}};
+          {"clip", config.clip},
+          {"threads", threads}};
 }
 
 template <class T>
@@ -86,6 +88,8 @@ Checkpoints::Checkpoints(const TrainConfig& config, const Sharded& sharded, Opti
       sampler_(sampler),
       data_hash_(std::move(data_hash)) {
   if (!config.save.empty()) {
+    threads_ = comm::value_of_first(sharded_.world().job(), std::int64_t{at::get_num_threads()},
+                                    "threads");
     documents_ = model_documents(config);
     saver_ = std::make_unique<checkpoint::Saver>(config.save, sharded, optimizer.state(),
                                                  checkpoint::SaverOptions{.keep = config.keep});
@@ -102,6 +106,7 @@ std::optional<Standing> Checkpoints::resume() {
       checkpoint::load(config_.save, sharded_, state.get(), {.optimizer_options = false});
   checkpoint::set_rng_state(report.rng);
   saved_step_ = report.step;
+  warn_of_threads(report);
   return Standing{.step = report.step,
                   .next_sample = sampler_.resume(
                       {.seed = parse_seed(value<std::string>(report, "data", "seed"), report.path),
@@ -113,7 +118,7 @@ std::optional<Standing> Checkpoints::resume() {
 
 checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
   const data::SamplerState data = sampler_.state(standing.next_sample);
-  return {.values = {{"config", config_values(config_)},
+  return {.values = {{"config", config_values(config_, threads_)},
                      {"data",
                       {{"seed", std::to_string(data.seed)},
                        {"windows", data.windows},
@@ -131,6 +136,21 @@ checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
                        {"position", standing.step}}}},
           .rng = checkpoint::rng_state(),
           .documents = documents_};
+}
+
+void Checkpoints::warn_of_threads(const checkpoint::LoadReport& report) const {
+  const auto config = report.values.find("config");
+  if (sharded_.world().rank() != 0 || config == report.values.end() ||
+      !config->second.contains("threads")) {
+    return;
+  }
+  const std::string before = archive::to_text(config->second.at("threads"));
+  if (before != std::to_string(threads_)) {
+    base::log(base::LogLevel::kWarn, "'", report.path, "' was trained with ", before,
+              " threads a rank, this run has ", threads_,
+              ": its sums are rounded otherwise; OMP_NUM_THREADS=", before,
+              " goes on to the same bits");
+  }
 }
 
 void Checkpoints::save_at_once(const Standing& standing, bool now) {

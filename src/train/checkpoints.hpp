@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "fsdp/checkpoint/loader.hpp"
 #include "fsdp/checkpoint/saver.hpp"
 #include "fsdp/data/sampler.hpp"
 #include "fsdp/optim/loss_scaler.hpp"
@@ -51,6 +52,7 @@ class Checkpoints {
 
  private:
   void check_finite(std::int64_t step) const;
+  void warn_of_threads(const checkpoint::LoadReport& report) const;
   void save_at_once(const Standing& standing, bool now);
   checkpoint::RunState run_state(const Standing& standing) const;
 
@@ -59,6 +61,7 @@ class Checkpoints {
   Optimizer& optimizer_;
   const data::Sampler& sampler_;
   std::string data_hash_;
+  std::int64_t threads_ = 0;  ///< of an operator, on rank 0: they decide how sums are rounded
   std::map<std::string, std::string> documents_;
   std::unique_ptr<checkpoint::Saver> saver_;
   std::int64_t saved_step_ = -1;

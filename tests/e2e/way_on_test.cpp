@@ -191,6 +191,21 @@ TEST_F(WayOnTest, Fault156_AnotherTextOfTheSameLengthIsNotResumed) {
   EXPECT_EQ(train({"--save", at("run"), "--resume", "--steps", "5"}).code, 0);
 }
 
+TEST_F(WayOnTest, Fault161_AnotherNumberOfThreadsIsSaid) {
+  ASSERT_EQ(train({"--save", at("run")}).code, 0);
+  const auto resumed = [&](const std::string& threads, const std::string& steps) {
+    const CommandResult result = run_command(
+        std::vector<std::string>{fsdp_program()} +
+            laid_over(tiny_training(at("text"), ""), {"--ranks", "1", "--sample", "0", "--save",
+                                                      at("run"), "--resume", "--steps", steps}),
+        {{"OMP_NUM_THREADS", threads}});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_EQ(resumed("1", "4"), "");
+  EXPECT_THAT(resumed("2", "5"), HasSubstr("was trained with 1 threads a rank, this run has 2"));
+}
+
 TEST_F(WayOnTest, Fault165_AnotherModelIsNotResumed) {
   ASSERT_EQ(train({"--save", at("run")}).code, 0);
   // Weights of the same shapes, cut into other heads.

@@ -109,6 +109,27 @@ TEST(CheckpointTest, TheFusedOptimizerGoesOnBitwiseWithItsRates) {
   });
 }
 
+TEST(CheckpointTest, Fault161_StateOfAnotherOptimizerIsRefusedByName) {
+  const test::TemporaryDirectory directory;
+  run_threads(1, [&](World world) {
+    torch::nn::Linear model(3, 2);
+    Sharded sharded = fully_shard(model, world, {.debug = {.print_promise = false}});
+    torch::optim::Adam adam(sharded.parameters());
+    model->forward(torch::ones({1, 3})).sum().backward();
+    adam.step();
+    checkpoint::Saver saver(directory.path(), sharded, checkpoint::state_of(adam, sharded));
+    saver.save(1);
+    saver.wait();
+    torch::optim::AdamW other(sharded.parameters());  // its moments have the same names
+    const auto state = checkpoint::state_of(other, sharded);
+    const std::string text =
+        test::error_of([&] { checkpoint::load(directory.path(), sharded, state.get()); });
+    EXPECT_THAT(text,
+                ::testing::HasSubstr("has the state of the optimizer Adam, this one is AdamW"));
+    EXPECT_NO_THROW(checkpoint::load(directory.path(), sharded, nullptr));
+  });
+}
+
 TEST(CheckpointTest, Fault087_RatesAreRestored) {
   const TemporaryDirectory directory;
   const auto with_rate = [](double rate) {

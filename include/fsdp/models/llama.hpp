@@ -45,7 +45,8 @@ TORCH_MODULE(RMSNorm);
 class LlamaAttentionImpl : public torch::nn::Module {
  public:
   explicit LlamaAttentionImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const detail::BlockCache& cache);
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation,
+                     const detail::BlockCache& cache);
 
  private:
   Dense q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
@@ -70,7 +71,8 @@ TORCH_MODULE(LlamaMLP);
 class LlamaBlockImpl : public DecoderBlock {
  public:
   explicit LlamaBlockImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const Rotation& rotation, const detail::BlockCache& cache);
+  at::Tensor forward(const at::Tensor& x, const Rotation& rotation,
+                     const detail::BlockCache& cache);
 
  private:
   RMSNorm input_layernorm{nullptr}, post_attention_layernorm{nullptr};

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <limits>
 
 #include "archive/index_text.hpp"
 #include "fsdp/base/error.hpp"
@@ -103,6 +104,16 @@ TEST(IndexTest, Fault110_EachBrokenRuleHasItsOwnMessage) {
   EXPECT_THAT(refusal(edited(index, "\"crc32\":\"00000000\"", "\"crc32\":\"0000000g\"")),
               HasSubstr("hexadecimal"));
   EXPECT_THAT(refusal(edited(index, "\"scalar\": {", "\"a\": {")), HasSubstr("twice"));
+}
+
+TEST(IndexTest, Fault161_StepsThatNoRunTookAreRefusedByName) {
+  Index index = test::small_plan().index;
+  const std::string most = std::to_string(std::numeric_limits<std::int64_t>::max());
+  EXPECT_THAT(refusal(edited(index, "\"step\": 0", "\"step\": " + most)),
+              HasSubstr("step is " + most + ", no run took more than 9007199254740992"));
+  EXPECT_THAT(refusal(edited(index, "\"a\": 3", "\"a\": " + most)),
+              HasSubstr("steps of 'a' is " + most));
+  EXPECT_THAT(refusal(edited(index, "\"a\": 3", "\"a\": -3")), HasSubstr("steps of 'a' is -3"));
 }
 
 TEST(IndexTest, RangesThatOverlapOrLeaveHolesAreRefused) {

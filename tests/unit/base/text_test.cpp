@@ -20,6 +20,16 @@ TEST(Text, ListsNumbersAndWords) {
   EXPECT_EQ(list, "0, 7, and more");
 }
 
+TEST(Text, Fault161_WhatATerminalWouldObeyIsShownAsNumbers) {
+  EXPECT_EQ(shown("wte.weight \xc3\xbc\n\tnext"), "wte.weight \xc3\xbc\n\tnext");
+  EXPECT_EQ(shown("\x1b[2J\x07\r\x7f"), "\\x1b[2J\\x07\\x0d\\x7f");
+  EXPECT_EQ(shown("\xc2\x9b"
+                  "31m \xc2\xa0 \xc2"),
+            "\\x9b"
+            "31m \xc2\xa0 \xc2");
+  EXPECT_EQ(shown(std::string(1, '\0')), "\\x00");
+}
+
 TEST(Text, TakesTheFirstLineWithoutItsEnd) {
   EXPECT_EQ(first_line("what\nwhere\nwhy"), "what");
   EXPECT_EQ(first_line("what"), "what");

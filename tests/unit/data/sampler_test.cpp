@@ -129,6 +129,20 @@ TEST(SamplerTest, Fault117_ResumingTwiceInAnEpochContinuesTheSequence) {
   EXPECT_EQ(sequence, uninterrupted);
 }
 
+TEST(SamplerTest, Fault161_APositionThatIsNoneIsRefused) {
+  const Sampler sampler(1000, 4);
+  for (const std::int64_t position : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::max(),
+                                      std::numeric_limits<std::int64_t>::min()}) {
+    try {
+      sampler.resume({.seed = 4, .windows = 1000, .next_sample = position});
+      ADD_FAILURE() << position;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.text(), ::testing::HasSubstr("the saved position in the data is " +
+                                                     std::to_string(position)));
+    }
+  }
+}
+
 TEST(SamplerTest, Fault118_APositionHoldsForAnyNumberOfRanksAndNoOtherStream) {
   const Sampler saved(1000, 4);
   const SamplerState state = saved.state(5 * 12);

@@ -39,6 +39,13 @@ TEST(Segment, IsZeroAndSeenByWhoeverOpensIt) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made->data()) % 4096, 0U);
 }
 
+TEST(Segment, Fault161_IsForThisUserAlone) {
+  const auto made = Segment::create(make_identity(), 100);
+  struct stat status{};
+  ASSERT_EQ(::stat(path_of(*made).c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+}
+
 TEST(Segment, OfNoBytesCanBeOpened) {
   const Identity job = make_identity();
   const auto made = Segment::create(job, 0);
