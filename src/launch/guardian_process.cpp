@@ -98,7 +98,7 @@ void GuardianProcess::start(const std::vector<RankCommand>& commands) {
   }
   // The launcher reads to the end of the pipes: only the ranks may hold them open.
   for (const RankCommand& command : commands) {
-    for (const int descriptor : {command.output, command.error, command.inherited_socket}) {
+    for (const int descriptor : {command.output, command.error}) {
       if (descriptor > STDERR_FILENO) {
         ::close(descriptor);
       }

@@ -39,9 +39,11 @@ using detail::GuardianEvent;
 using detail::Milliseconds;
 using detail::StopSignals;
 
-Descriptor listen_for_ranks(std::uint16_t port) {
+/// The port is the job's name on this host: see net::private_path(). While it is held here, no
+/// other job gets it.
+Descriptor hold_port(std::uint16_t port) {
   try {
-    return net::listen_on("127.0.0.1", port);
+    return net::hold_port(port);
   } catch (const Error& error) {
     fail(ErrorCode::kInvalidArgument, error.text(),
          ". Without --master-port a free port is chosen");
@@ -75,6 +77,7 @@ class Supervisor {
   const std::vector<pid_t> children_before_ = detail::list_children();
   const detail::SubReaper reaper_;
   StopSignals signals_;
+  Descriptor port_;
   detail::Terminal output_{STDOUT_FILENO, [this] { return is_over(); }};
   detail::Terminal error_{STDERR_FILENO, [this] { return is_over(); }};
   std::vector<Streams> streams_;
@@ -101,8 +104,7 @@ bool Supervisor::is_over() const {
 void Supervisor::prepare() {
   const std::string program = detail::find_program(options_.command.front());
   const std::optional<rlimit> open_files = detail::raise_open_files(options_.ranks);
-  child_ends_.push_back(listen_for_ranks(options_.master_port));
-  const int listener = child_ends_.back().get();
+  port_ = hold_port(options_.master_port);
   child_ends_.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const int no_input = child_ends_.back().get();
   if (!options_.log_dir.empty()) {
@@ -124,9 +126,7 @@ void Supervisor::prepare() {
     detail::RankCommand& command = commands_.emplace_back();
     command.arguments = options_.command;
     command.program = program;
-    command.environment = detail::make_environment(
-        options_, number, {.port = net::port_of(listener), .socket = listener});
-    command.inherited_socket = number == 0 ? listener : -1;
+    command.environment = detail::make_environment(options_, number, net::port_of(port_.get()));
     command.input = number == 0 && !detail::is_foreign_terminal(STDIN_FILENO) ? -1 : no_input;
     command.ignores_hangup = signals_.ignores_hangup();
     command.open_files = open_files;

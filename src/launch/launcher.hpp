@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Starts one program once for each rank on this host and answers for all of them: `fsdp run` is
-/// this function behind a command line. It owns the rendezvous socket, so that no port is ever
-/// guessed, and it leaves no process behind, even when it is killed itself.
+/// this function behind a command line. It holds the port by which the ranks know each other, so
+/// that none is ever guessed, and it leaves no process behind, even when it is killed itself.
 #pragma once
 
 #include <chrono>
@@ -49,8 +49,9 @@ struct LaunchOptions {
 /// they started, has ended.
 ///
 /// Each rank sees RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1,
-/// MASTER_PORT and OMP_NUM_THREADS; rank 0 also FSDP_STORE_FD, the listening socket behind
-/// MASTER_PORT, which `fsdp::init` hands to the store.
+/// MASTER_PORT and OMP_NUM_THREADS. MASTER_PORT is held by the launcher and no other job's; nothing
+/// goes over it: ranks of one host meet where only their user can come, as often as they like, also
+/// when the program starts them by way of others.
 ///
 /// Rank 0 inherits standard input, the others have none. SIGUSR1 is ignored in a rank until it
 /// installs a handler.

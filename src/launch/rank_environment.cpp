@@ -23,20 +23,16 @@ std::map<std::string, std::string> own_variables() {
 }  // namespace
 
 std::vector<std::string> make_environment(const LaunchOptions& options, int rank,
-                                          const MeetingPoint& meeting) {
+                                          std::uint16_t port) {
   std::map<std::string, std::string> variables = own_variables();
-  for (const char* stale :
-       {"FSDP_STORE_FD", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
+  for (const char* stale : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
     variables.erase(stale);
   }
   variables["FSDP_LAUNCHER"] = "fsdp";
   variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(options.ranks);
   variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(meeting.port);
-  if (rank == 0) {
-    variables["FSDP_STORE_FD"] = std::to_string(meeting.socket);
-  }
+  variables["MASTER_PORT"] = std::to_string(port);
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   if (options.threads > 0) {
     variables["OMP_NUM_THREADS"] = std::to_string(options.threads);

@@ -10,14 +10,9 @@
 
 namespace fsdp::launch::detail {
 
-/// Where the ranks meet.
-struct MeetingPoint {
-  std::uint16_t port = 0;
-  int socket = -1;  ///< that listens on it; rank 0 inherits it
-};
-
-/// This process's variables with those of a rank over them, as "NAME=value".
+/// This process's variables with those of a rank over them, as "NAME=value". `port` is that of the
+/// job, MASTER_PORT.
 std::vector<std::string> make_environment(const LaunchOptions& options, int rank,
-                                          const MeetingPoint& meeting);
+                                          std::uint16_t port);
 
 }  // namespace fsdp::launch::detail

@@ -65,9 +65,6 @@ void set_signals(bool ignores_hangup) {
       ::dup2(streams[static_cast<std::size_t>(number)], number);
     }
   }
-  if (command.inherited_socket >= 0) {
-    ::fcntl(command.inherited_socket, F_SETFD, 0);
-  }
   ::execve(command.program.c_str(), arguments, environment);
   const int cause = errno;
   [[maybe_unused]] const auto written = ::write(status_pipe, &cause, sizeof(cause));

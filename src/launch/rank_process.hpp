@@ -17,7 +17,6 @@ struct RankCommand {
   std::vector<std::string> arguments = {};
   std::vector<std::string> environment = {};  ///< "NAME=value"
   std::string program = {};                   ///< path of the executable
-  int inherited_socket = -1;                  ///< kept open in the child
   int input = -1;                             ///< the child's standard input; -1 inherits
   int output = -1;                            ///< the child's standard output; -1 inherits
   int error = -1;                             ///< the child's standard error; -1 inherits

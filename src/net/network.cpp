@@ -53,6 +53,12 @@ std::vector<Address> copy(const AddressList& list) {
   return addresses;
 }
 
+[[noreturn]] void fail_to_take_port(const std::string& what, std::uint16_t port, int cause) {
+  const std::string owner = cause == EADDRINUSE ? owner_of_port(port) : "";
+  fail(ErrorCode::kIo, what, "port ", port, ": ", std::strerror(cause),
+       owner.empty() ? "" : ", it is held by " + owner);
+}
+
 /// A listening socket, or none with errno set.
 base::Descriptor try_to_listen(const Address& address) {
   base::Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -156,9 +162,23 @@ base::Descriptor listen_on(const std::string& host, std::uint16_t port) {
       break;
     }
   }
-  const std::string owner = cause == EADDRINUSE ? owner_of_port(port) : "";
-  fail(ErrorCode::kIo, "cannot listen on ", host.empty() ? "" : host + " ", "port ", port, ": ",
-       std::strerror(cause), owner.empty() ? "" : ", it is held by " + owner);
+  fail_to_take_port("cannot listen on " + (host.empty() ? "" : host + " "), port, cause);
+}
+
+base::Descriptor hold_port(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  base::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0 ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    fail_to_take_port("cannot hold ", port, errno);
+  }
+  // Only now: nobody else has it, and those who know its number may share it.
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return socket;
 }
 
 std::uint16_t port_of(int socket) {

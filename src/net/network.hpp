@@ -55,7 +55,12 @@ Connection connect_to(const Address& address, std::chrono::milliseconds limit);
 /// @throws Error kIo that says which process holds the port
 base::Descriptor listen_on(const std::string& host, std::uint16_t port);
 
-/// The port that a listening socket has.
+/// Keeps `port` of this host's loopback interface, or with 0 a free one, from all who do not ask
+/// for it by its number: nobody listens there until one does. Close-on-exec.
+/// @throws Error kIo that says which process holds the port
+base::Descriptor hold_port(std::uint16_t port);
+
+/// The port that a socket has.
 std::uint16_t port_of(int socket);
 
 /// "process 12 (python3)", "a process of user 1000", or empty when nobody listens there.

@@ -8,6 +8,9 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transport.hpp"
@@ -19,20 +22,59 @@ namespace {
 
 constexpr const char* kBodyVariable = "FSDP_TEST_LAUNCHED";
 
-/// Runs this test again, `ranks` times, under the launcher.
-int launch_current_test(int ranks) {
+/// Runs this test again, `ranks` times, under the launcher, each by way of `wrapper`.
+int launch_current_test(int ranks, std::vector<std::string> wrapper = {}) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   std::array<char, 4096> self{};
   EXPECT_GT(::readlink("/proc/self/exe", self.data(), self.size() - 1), 0);
+  wrapper.insert(wrapper.end(), {self.data(), std::string("--gtest_filter=") +
+                                                  test->test_suite_name() + "." + test->name()});
   return launch::run(
       {.ranks = ranks,
-       .command = {self.data(),
-                   std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()},
+       .command = std::move(wrapper),
        .environment = {
            {kBodyVariable, "1"}, {"GTEST_TOTAL_SHARDS", "1"}, {"GTEST_SHARD_INDEX", "0"}}});
 }
 
-TEST(LaunchedWorld, MeetsOnTheSocketThatTheLauncherHandsOn) {
+/// A sum over all ranks.
+void expect_sum(const World& world) {
+  at::Tensor sum = at::full({1}, static_cast<float>(world.rank()));
+  world.transport().all_reduce(sum, {.name = "sum"});
+  const auto size = static_cast<float>(world.size());
+  EXPECT_EQ(sum.item<float>(), size * (size - 1) / 2);
+}
+
+TEST(LaunchedWorld, Fault150_AJobJoinsAsOftenAsItLikes) {
+  if (std::getenv(kBodyVariable) == nullptr) {
+    EXPECT_EQ(launch_current_test(3), 0);
+    return;
+  }
+  const World first = init();
+  expect_sum(first);
+  const World second = init({.transport = "gloo"});  // beside the first one
+  expect_sum(second);
+  for (int again = 0; again < 5; ++again) {
+    const World world = init();
+    expect_sum(world);
+    if (again == world.rank()) {
+      ::usleep(20000);  // one is late with leaving, and with joining again
+    }
+  }
+  expect_sum(first);
+}
+
+TEST(LaunchedWorld, Fault150_AWrapperMayCloseAllDescriptors) {
+  if (std::getenv(kBodyVariable) == nullptr) {
+    EXPECT_EQ(launch_current_test(2, {"/bin/sh", "-c",
+                                      "for n in 3 4 5 6 7 8 9; do eval \"exec $n>&-\"; done; "
+                                      "\"$0\" \"$@\""}),
+              0);
+    return;
+  }
+  expect_sum(init());
+}
+
+TEST(LaunchedWorld, MeetsUnderTheLauncher) {
   if (std::getenv(kBodyVariable) == nullptr) {
     EXPECT_EQ(launch_current_test(3), 0);
     return;

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +19,7 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
+#include "net/listeners.hpp"
 #include "net/network.hpp"
 #include "support/processes.hpp"
 
@@ -38,30 +42,76 @@ void meet_and_add(const std::string& transport = "auto") {
   EXPECT_EQ(sum.item<float>(), size * (size + 1) / 2);
 }
 
-/// Without a socket from a launcher: rank 0 opens the port itself.
-Variables own_port(const std::string& address) {
-  const base::Descriptor listener = net::listen_on("", 0);
-  return {{"MASTER_ADDR", address},
-          {"MASTER_PORT", std::to_string(net::port_of(listener.get()))},
-          {"FSDP_STORE_FD", ""},
-          {"FSDP_SETUP_TIMEOUT", "20"}};
+/// The loopback interface, written so that ranks take it for the address of some host: rank 0
+/// listens at its port.
+constexpr const char* kLoopback = "0x7f000001";
+constexpr const char* kLoopback6 = "0:0:0:0:0:0:0:1";
+Variables over_hosts(const std::string& address = kLoopback) {
+  return {{"MASTER_ADDR", address}, {"FSDP_SETUP_TIMEOUT", "20"}};
+}
+
+Variables and_then(Variables variables, const Variables& more) {
+  variables.insert(variables.end(), more.begin(), more.end());
+  return variables;
 }
 
 TEST(Setup, Fault124_RanksMeetAtLiteralsAndNames) {
-  for (const std::string address : {"127.0.0.1", "localhost", "::1"}) {
-    if (address == "::1" && !net::source_address_towards(address)) {
+  for (const std::string address : {"127.0.0.1", "localhost", "::1", kLoopback, kLoopback6}) {
+    if (address.find(':') != std::string::npos && !net::source_address_towards(address)) {
       continue;
     }
     for (const ProcessResult& rank : test::run_processes(2, address, [](int) { meet_and_add(); },
-                                                         {.environment = own_port(address)})) {
+                                                         {.environment = over_hosts(address)})) {
       EXPECT_EQ(rank.exit_code, 0) << address << "\n" << rank.output;
     }
   }
 }
 
+TEST(Setup, Fault152_RanksOfOneHostListenOnNoPort) {
+  // Somebody else has the port of the job on all interfaces, and answers nothing.
+  const base::Descriptor stranger = net::listen_on("", 0);
+  const std::string port = std::to_string(net::port_of(stranger.get()));
+  for (const ProcessResult& rank : test::run_processes(2, "private", [](int) { meet_and_add(); },
+                                                       {.environment = {{"MASTER_PORT", port}}})) {
+    EXPECT_EQ(rank.exit_code, 0) << rank.output;
+  }
+}
+
+TEST(Setup, Fault152_OverHostsTheJobsSecretIsAskedFor) {
+  const Variables shared = {{"FSDP_JOB_SECRET", "0123456789abcdef"}};
+  for (const ProcessResult& rank :
+       test::run_processes(2, "secret", [](int) { meet_and_add(); },
+                           {.environment = and_then(over_hosts(), shared)})) {
+    EXPECT_EQ(rank.exit_code, 0) << rank.output;
+    EXPECT_THAT(rank.output, testing::Not(HasSubstr("without a secret")));
+  }
+  const auto ranks = test::run_processes(
+      2, "another",
+      [](int rank) {
+        if (rank == 1) {
+          ::setenv("FSDP_JOB_SECRET", "another secret of 31 characters", 1);
+        }
+        init();
+      },
+      {.environment = and_then(and_then(over_hosts(), shared), {{"FSDP_SETUP_TIMEOUT", "3"}})});
+  EXPECT_THAT(ranks[0].output, HasSubstr("[time-out] rank 0 of 2 is still waiting for rank 1"));
+  EXPECT_THAT(ranks[1].output,
+              HasSubstr("[invalid argument] rank 1 of 2 is not admitted by rank 0 at 0x7f000001:"));
+}
+
+TEST(Setup, Fault152_WithoutASecretOverHostsItIsSaid) {
+  const auto ranks =
+      test::run_processes(2, "open", [](int) { meet_and_add(); }, {.environment = over_hosts()});
+  EXPECT_EQ(ranks[0].exit_code, 0) << ranks[0].output;
+  EXPECT_THAT(ranks[0].output, HasSubstr("without a secret"));
+  EXPECT_THAT(ranks[1].output, testing::Not(HasSubstr("without a secret")));
+}
+
 TEST(Setup, Fault124_AClosedPortEndsBeforeTheTimeOutWithItsAddress) {
-  Variables variables = own_port("localhost");
-  variables.back().second = "1.5";
+  const base::Descriptor held = net::hold_port(0);
+  const std::string port = std::to_string(net::port_of(held.get()));
+  const Variables variables =
+      and_then(over_hosts(), {{"MASTER_PORT", port}, {"FSDP_SETUP_TIMEOUT", "1.5"}});
   const auto ranks = test::run_processes(2, "closed",
                                          [](int rank) {
                                            if (rank == 1) {
@@ -71,8 +121,8 @@ TEST(Setup, Fault124_AClosedPortEndsBeforeTheTimeOutWithItsAddress) {
                                          {.environment = variables});
   EXPECT_EQ(ranks[1].exit_code, 1);
   EXPECT_THAT(ranks[1].output,
-              AllOf(HasSubstr("[time-out] rank 1 of 2 cannot reach rank 0 at localhost:"),
-                    HasSubstr("127.0.0.1:" + variables[1].second + ": Connection refused")));
+              AllOf(HasSubstr("[time-out] rank 1 of 2 cannot reach rank 0 at 0x7f000001:"),
+                    HasSubstr("127.0.0.1:" + port + ": Connection refused")));
 }
 
 TEST(Setup, Fault132_WhoIsMissingIsSaidEarlyAndAtTheEnd) {
@@ -96,15 +146,24 @@ TEST(Setup, Fault132_WhoIsMissingIsSaidEarlyAndAtTheEnd) {
   }
 }
 
-TEST(Setup, Fault132_ASlowRankZeroIsWaitedForByName) {
-  // The port is open from the start: the launcher has opened it.
-  const auto ranks = test::run_processes(2, "slow", [](int rank) {
-    ::sleep(rank == 0 ? 4 : 0);
-    init();
-  });
+void expect_a_slow_rank_zero_to_be_waited_for(const Variables& variables) {
+  const auto ranks = test::run_processes(2, "slow",
+                                         [](int rank) {
+                                           ::usleep(rank == 0 ? 2500000 : 0);
+                                           init();
+                                         },
+                                         {.environment = variables});
   EXPECT_EQ(ranks[0].exit_code, 0) << ranks[0].output;
   EXPECT_EQ(ranks[1].exit_code, 0) << ranks[1].output;
-  EXPECT_THAT(ranks[1].output, HasSubstr("info: rank 1 of 2: waiting for rank 0 at 127.0.0.1:"));
+  EXPECT_THAT(ranks[1].output, HasSubstr("info: rank 1 of 2: waiting for rank 0 at "));
+}
+
+TEST(Setup, Fault132_ASlowRankZeroIsWaitedForByName) {
+  expect_a_slow_rank_zero_to_be_waited_for({});
+}
+
+TEST(Setup, Fault132_ASlowRankZeroIsWaitedForOverHosts) {
+  expect_a_slow_rank_zero_to_be_waited_for(over_hosts());
 }
 
 TEST(Setup, Fault132_ARankZeroThatStandsStillIsNamed) {
@@ -127,7 +186,7 @@ TEST(Setup, Fault132_ARankZeroThatStandsStillIsNamed) {
   EXPECT_THAT(ranks[1].output, HasSubstr("[time-out] rank 1 of 3 got no answer of rank 0 at"));
 }
 
-TEST(Setup, Fault127_TwoRanksZeroAreAnErrorOnAll) {
+void expect_two_ranks_zero_to_be_refused(const Variables& variables) {
   const auto ranks = test::run_processes(3, "twice",
                                          [](int rank) {
                                            if (rank == 1) {
@@ -135,13 +194,21 @@ TEST(Setup, Fault127_TwoRanksZeroAreAnErrorOnAll) {
                                            }
                                            init();
                                          },
-                                         {.environment = {{"FSDP_SETUP_TIMEOUT", "30"}}});
+                                         {.environment = variables});
   for (const ProcessResult& rank : ranks) {
     EXPECT_EQ(rank.exit_code, 1);
     EXPECT_THAT(rank.output,
                 AllOf(HasSubstr("[invalid argument] RANK is '0' in 2 processes that meet"),
                       testing::Not(HasSubstr("waiting"))));
   }
+}
+
+TEST(Setup, Fault127_TwoRanksZeroAreAnErrorOnAll) {
+  expect_two_ranks_zero_to_be_refused({{"FSDP_SETUP_TIMEOUT", "30"}});
+}
+
+TEST(Setup, Fault127_TwoRanksZeroOverHostsAreAnErrorOnAll) {
+  expect_two_ranks_zero_to_be_refused(over_hosts());
 }
 
 TEST(Setup, Fault127_AnotherWorldSizeIsAnErrorOnAll) {
@@ -180,7 +247,8 @@ TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
   const std::string port = std::to_string(net::port_of(stranger.get()));
   const auto ranks = test::run_processes(
       2, "stranger", [](int) { init(); },
-      {.environment = {{"MASTER_PORT", port}, {"FSDP_STORE_FD", ""}, {"FSDP_SETUP_TIMEOUT", "3"}}});
+      {.environment =
+           and_then(over_hosts(), {{"MASTER_PORT", port}, {"FSDP_SETUP_TIMEOUT", "3"}})});
   EXPECT_EQ(ranks[0].exit_code, 1);
   EXPECT_THAT(
       ranks[0].output,
@@ -188,6 +256,47 @@ TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
             HasSubstr("it is held by process " + std::to_string(::getpid()) + " (setup_test)")));
   EXPECT_EQ(ranks[1].exit_code, 1);
   EXPECT_THAT(ranks[1].output, HasSubstr("its port is open, but no store of a job answers"));
+}
+
+TEST(Setup, Fault151_StrangersAtGloosDoorDoNotEndTheJob) {
+  for (const ProcessResult& rank : test::run_processes(2, "crowd", [](int) {
+         rlimit files{};
+         ::getrlimit(RLIMIT_NOFILE, &files);
+         const rlim_t allowed = files.rlim_max;
+         files.rlim_cur = 100;
+         ::setrlimit(RLIMIT_NOFILE, &files);
+         const std::set<int> before = net::listening_sockets();
+         const World world = init({.transport = "gloo"});
+         ::getrlimit(RLIMIT_NOFILE, &files);
+         EXPECT_EQ(files.rlim_cur, allowed);
+         at::Tensor port = at::zeros({1}, at::kLong);
+         for (const int socket : net::listening_sockets()) {
+           if (!before.contains(socket) && world.rank() == 0) {
+             port.fill_(static_cast<std::int64_t>(net::port_of(socket)));
+           }
+         }
+         world.transport().broadcast(port, 0, {.name = "port"})->wait();
+         ASSERT_NE(port.item<std::int64_t>(), 0);
+         std::vector<base::Descriptor> crowd;
+         if (world.rank() == 0) {
+           files.rlim_cur = 100;
+           ::setrlimit(RLIMIT_NOFILE, &files);
+         }
+         world.barrier();
+         const net::Address door =
+             net::resolve("127.0.0.1", static_cast<std::uint16_t>(port.item<std::int64_t>()))
+                 .addresses.front();
+         for (int i = 0; i < 300 && world.rank() == 1; ++i) {
+           crowd.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+           ::connect(crowd.back().get(), reinterpret_cast<const sockaddr*>(&door.storage),
+                     door.length);
+         }
+         for (int i = 0; i < 100; ++i) {
+           world.barrier();
+         }
+       })) {
+    EXPECT_EQ(rank.exit_code, 0) << rank.output;
+  }
 }
 
 TEST(Setup, OptionsLimitTheMeetingAndTheWaitsAfterIt) {

@@ -29,29 +29,31 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr const char* kRankVariable = "FSDP_TEST_RANK";
 constexpr const char* kNameVariable = "FSDP_TEST_NAME";
 
-struct Listener {
+/// A port that is nobody else's while it is held, and at which rank 0 may listen.
+struct HeldPort {
   int descriptor = -1;
   int port = 0;
 };
 
-Listener listen_on_any_port() {
-  Listener listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), 0};
+HeldPort hold_any_port() {
+  HeldPort held{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), 0};
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.descriptor, generic, length) != 0 ||
-      ::listen(listener.descriptor, SOMAXCONN) != 0 ||
-      ::getsockname(listener.descriptor, generic, &length) != 0) {
-    throw std::runtime_error(std::string("no listening socket: ") + std::strerror(errno));
+  const int on = 1;
+  if (::bind(held.descriptor, generic, length) != 0 ||
+      ::setsockopt(held.descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::getsockname(held.descriptor, generic, &length) != 0) {
+    throw std::runtime_error(std::string("no port: ") + std::strerror(errno));
   }
-  listener.port = ntohs(address.sin_port);
-  return listener;
+  held.port = ntohs(address.sin_port);
+  return held;
 }
 
 std::vector<std::string> make_environment(int rank, int size, const std::string& name,
-                                          const Listener& listener, const ProcessOptions& options) {
+                                          const HeldPort& held, const ProcessOptions& options) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -59,18 +61,15 @@ std::vector<std::string> make_environment(int rank, int size, const std::string&
     variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
   for (const char* inherited : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_OUTPUT",
-                                "TORCHELASTIC_USE_AGENT_STORE", "FSDP_STORE_FD"}) {
+                                "TORCHELASTIC_USE_AGENT_STORE"}) {
     variables.erase(inherited);
   }
   variables["RANK"] = variables["LOCAL_RANK"] = variables[kRankVariable] = std::to_string(rank);
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(size);
   variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(listener.port);
+  variables["MASTER_PORT"] = std::to_string(held.port);
   variables["OMP_NUM_THREADS"] = "1";
   variables[kNameVariable] = name;
-  if (rank == 0) {
-    variables["FSDP_STORE_FD"] = std::to_string(listener.descriptor);
-  }
   for (const auto& [key, value] : options.environment) {
     variables[key] = value;
   }
@@ -96,7 +95,7 @@ struct Child {
   bool ended = false;
 };
 
-Child start_copy(std::vector<std::string> environment, int inherited_socket) {
+Child start_copy(std::vector<std::string> environment) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   std::vector<std::string> arguments{
       "/proc/self/exe",
@@ -119,9 +118,6 @@ Child start_copy(std::vector<std::string> environment, int inherited_socket) {
     ::setpgid(0, 0);
     ::dup2(pipe[1], STDOUT_FILENO);
     ::dup2(pipe[1], STDERR_FILENO);
-    if (inherited_socket >= 0) {
-      ::fcntl(inherited_socket, F_SETFD, 0);
-    }
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(127);
   }
@@ -221,16 +217,15 @@ std::vector<ProcessResult> run_processes(int size, const std::string& name,
     }
     return std::vector<ProcessResult>(static_cast<std::size_t>(size));
   }
-  const Listener listener = listen_on_any_port();
+  const HeldPort held = hold_any_port();
   std::vector<Child> children;
   for (int rank = 0; rank < size; ++rank) {
-    children.push_back(start_copy(make_environment(rank, size, name, listener, options),
-                                  rank == 0 ? listener.descriptor : -1));
+    children.push_back(start_copy(make_environment(rank, size, name, held, options)));
     ::fcntl(children.back().output, F_SETFL, O_NONBLOCK);
   }
-  ::close(listener.descriptor);
   std::vector<ProcessResult> results(static_cast<std::size_t>(size));
   supervise(children, results, options);
+  ::close(held.descriptor);
   return results;
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "launcher_process.hpp"
+#include "net/door.hpp"
 #include "net/network.hpp"
 
 namespace fsdp::launch {
@@ -218,17 +219,25 @@ TEST(LauncherLimits, AProgramThatCannotRunIsNamed) {
 
 constexpr const char* kTokenVariable = "FSDP_TEST_TOKEN";
 
-/// As a rank: rank 0 waits on the inherited socket for the others and for the job's own token.
+/// As a rank: rank 0 waits at the place that the port names for the others and for the job's own
+/// token.
 int meet(const std::string& token) {
-  const std::string port = std::getenv("MASTER_PORT");
+  const std::string path =
+      net::private_path(static_cast<std::uint16_t>(std::stoi(std::getenv("MASTER_PORT"))));
   if (std::string(std::getenv("RANK")) == "0") {
-    const Descriptor socket(std::atoi(std::getenv("FSDP_STORE_FD")));
-    const Descriptor peer(::accept(socket.get(), nullptr, nullptr));
-    return read_all(peer.get()) == token ? 0 : 5;
+    const net::Door door = net::open_private_door(path);
+    while (true) {
+      const Descriptor peer(::accept(door.socket(), nullptr, nullptr));
+      const std::string text = read_all(peer.get());
+      if (!text.empty()) {  // else somebody who looked whether there is a listener
+        return text == token ? 0 : 5;
+      }
+    }
   }
-  const auto address =
-      net::resolve(std::getenv("MASTER_ADDR"), static_cast<std::uint16_t>(std::stoi(port)));
-  const net::Connection peer = net::connect_to(address.addresses.at(0), seconds(5));
+  net::Connection peer = net::connect_to_path(path);
+  for (; peer.error != 0; peer = net::connect_to_path(path)) {
+    ::usleep(1000);
+  }
   return ::write(peer.socket.get(), token.data(), token.size()) ==
                  static_cast<ssize_t>(token.size())
              ? 0

@@ -92,16 +92,6 @@ TEST_F(Launcher, RankZeroGetsAPrefixOnRequest) {
               AllOf(HasSubstr("[0] line 0\n"), HasSubstr("[1] line 1\n")));
 }
 
-TEST_F(Launcher, RankZeroAloneInheritsTheListeningSocket) {
-  const Outcome outcome = run_captured(script(
-      2,
-      "if [ $RANK = 0 ]; then [ -S /proc/self/fd/$FSDP_STORE_FD ] && echo socket $MASTER_PORT;"
-      "else echo none=$FSDP_STORE_FD; fi"));
-  EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.output,
-              AllOf(HasSubstr("socket "), HasSubstr("[1] none=\n"), Not(HasSubstr("socket 0\n"))));
-}
-
 TEST_F(Launcher, OtherVariablesAndThreadsArePassedOn) {
   LaunchOptions options = script(2, "echo $COLOUR $OMP_NUM_THREADS");
   options.environment = {{"COLOUR", "blue"}};
