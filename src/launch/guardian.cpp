@@ -27,19 +27,28 @@ Guardian::Guardian(const std::vector<RankCommand>& commands, Milliseconds grace)
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  pid_ = ::fork();
-  if (pid_ == 0) {
+  second_pid_ = ::fork();
+  if (second_pid_ == 0) {
     ::close(channel_.release());
     run_guardian(commands, grace, other_end.get());
   }
   const int cause = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  FSDP_CHECK(pid_ > 0, ErrorCode::kIo, "cannot start a process: ", std::strerror(cause));
+  FSDP_CHECK(second_pid_ > 0, ErrorCode::kIo, "cannot start a process: ", std::strerror(cause));
+  other_end.reset();
+  GuardianEvent ready;
+  ssize_t count = 0;
+  do {
+    count = ::recv(channel_.get(), &ready, sizeof(ready), 0);
+  } while (count < 0 && errno == EINTR);
+  if (count == sizeof(ready)) {
+    pid_ = ready.pid;
+  }  // else it was killed: receive() says so
 }
 
 Guardian::~Guardian() {
   channel_.reset();
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  while (::waitpid(second_pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
@@ -55,12 +64,20 @@ std::optional<GuardianEvent> Guardian::receive() {
     return event;
   }
   is_lost_ = count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+  if (is_lost_) {
+    pid_ = -1;
+  }
   return std::nullopt;
 }
 
 bool Guardian::send(const GuardianOrder& order) const noexcept {
+  if (const pid_t pid = pid_.load(); order.is_stop && pid > 0) {
+    ::kill(pid, SIGCONT);
+  }
   const ssize_t count = ::send(channel_.get(), &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
   return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
 }
+
+static_assert(std::atomic<pid_t>::is_always_lock_free, "send() is called in signal handlers");
 
 }  // namespace fsdp::launch::detail

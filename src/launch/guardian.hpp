@@ -4,8 +4,10 @@
 /// NOTE [the guardian]
 ///
 ///     launcher                 shows output, reports; may be killed at any moment
-///        | channel
-///     guardian                 sub-reaper in a session of its own; starts, stops and reaps
+///        |         |
+///     second guard  | channel  sub-reaper in a session of its own; waits for the guardian
+///        |         |
+///     guardian                 sub-reaper; starts, stops and reaps
 ///        |
 ///     rank 0 ... rank n-1      each leads a process group, dies with the guardian
 ///        |
@@ -14,9 +16,11 @@
 /// Whoever starts processes must be the one that ends them, and the process that a person or a
 /// scheduler kills cannot be it. When the channel closes, the launcher is gone, and the guardian
 /// kills all that is below it. When the guardian is killed instead, ranks die with it by the
-/// kernel's parent-death signal, and what they started becomes the launcher's, which is a
-/// sub-reaper as well. The rules for stopping (hold, grace, kill) are the guardian's, so that a
-/// launcher that is stuck in writing to a full pipe does not keep a failed job alive.
+/// kernel's parent-death signal, and what they started becomes the second guard's, which ends
+/// it; when that one is killed, the launcher is a sub-reaper as well. Only all three at once leave
+/// something. A guardian that was stopped is let go on before it is told to stop the job. The rules
+/// for stopping (hold, grace, kill) are the guardian's, so that a launcher that is stuck in writing
+/// to a full pipe does not keep a failed job alive.
 ///
 /// It is a fork without exec: a library has no program of its own to start. It takes no lock that
 /// another thread of the launcher could have held, except malloc's, which glibc keeps usable.
@@ -24,6 +28,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <vector>
@@ -47,6 +52,7 @@ struct GuardianEvent {
     kNotStarted,  ///< value is errno; nothing will run
     kEnded,       ///< value is the wait status
     kStopped,     ///< stopped, not ended; value is the signal
+    kReady,       ///< the first one: `pid` is the guardian's
     kLeftOver,    ///< process `pid` could not be killed; rank -1 when it is no rank
     kDone,        ///< the last one: no process is left, but those reported
   };
@@ -80,12 +86,14 @@ class Guardian {
   std::optional<GuardianEvent> receive();
   bool is_lost() const { return is_lost_; }
   /// False when the channel is full, because the guardian stands still or starts many ranks: send
-  /// it again. An order to a guardian that has ended counts as sent.
+  /// it again. An order to a guardian that has ended counts as sent. One that is to stop the ranks
+  /// is woken with SIGCONT, in case somebody has stopped it.
   bool send(const GuardianOrder& order) const noexcept;
 
  private:
   base::Descriptor channel_;
-  pid_t pid_ = -1;
+  pid_t second_pid_ = -1;       // that of the child
+  std::atomic<pid_t> pid_{-1};  // of the guardian, as it says
   bool is_lost_ = false;
 };
 

@@ -36,6 +36,8 @@ class GuardianProcess {
   GuardianProcess(Milliseconds grace, int channel)
       : grace_(grace), channel_(channel), ready_(::epoll_create1(EPOLL_CLOEXEC)) {
     watch(channel_, kChannel);
+    queue({.kind = GuardianEvent::Kind::kReady, .pid = ::getpid()});
+    flush(MSG_DONTWAIT);
   }
 
   void start(const std::vector<RankCommand>& commands);
@@ -279,7 +281,7 @@ int GuardianProcess::find(pid_t pid) const {
 void leave_the_launcher() {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::prctl(PR_SET_NAME, "fsdp-guardian");
+  ::prctl(PR_SET_NAME, "fsdp-second");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2}) {
     ::signal(signal, SIG_IGN);
   }
@@ -289,11 +291,33 @@ void leave_the_launcher() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+/// Waits for the guardian, and ends what one that was killed leaves behind.
+[[noreturn]] void keep_watch(pid_t guardian) {
+  // The pipes and the channel are the guardian's.
+  ::close_range(STDERR_FILENO + 1, ~0U, 0);
+  int status = 0;
+  while (::waitpid(guardian, &status, 0) < 0 && errno == EINTR) {
+  }
+  end_descendants({}, kPatienceAfterKill);
+  ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+/// Puts a second guard above this process. Where the system refuses a process, there is one guard.
+void split_off_second() {
+  const pid_t guardian = ::fork();
+  if (guardian > 0) {
+    keep_watch(guardian);
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::prctl(PR_SET_NAME, "fsdp-guardian");
+}
+
 }  // namespace
 
 void run_guardian(const std::vector<RankCommand>& commands, Milliseconds grace, int channel) {
   try {
     leave_the_launcher();
+    split_off_second();
     GuardianProcess guardian(grace, channel);
     guardian.start(commands);
     guardian.guard();

@@ -213,6 +213,7 @@ void Supervisor::take(const GuardianEvent& event) {
       }
       say("process " + std::to_string(event.pid) + " could not be killed");
       break;
+    case GuardianEvent::Kind::kReady: break;  // taken by the Guardian
     case GuardianEvent::Kind::kDone: is_done_ = true; break;
   }
 }

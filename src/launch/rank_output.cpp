@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -12,6 +13,19 @@
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::launch::detail {
+namespace {
+
+/// "frame #12: ...", or "#12 ... from ...": how LibTorch writes a stack.
+bool is_stack_frame(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  constexpr std::string_view kFrame = "frame ";
+  const bool has_word = line.starts_with(kFrame);
+  line.remove_prefix(has_word ? kFrame.size() : 0);
+  return line.size() > 1 && line[0] == '#' && line[1] >= '0' && line[1] <= '9' &&
+         (has_word || line.find(" from ") != std::string_view::npos);
+}
+
+}  // namespace
 
 LogFile::LogFile(const std::string& path)
     : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
@@ -40,7 +54,15 @@ void LastLines::add(std::string_view line) {
   if (carriage_return != std::string_view::npos) {
     line.remove_prefix(carriage_return + 1);
   }
-  lines_.emplace_back(line.substr(0, kBytes));
+  if (is_stack_frame(line)) {
+    if (frames_++ > 0) {
+      lines_.pop_back();
+    }
+    lines_.push_back("(" + std::to_string(frames_) + " frames of a stack)");
+  } else {
+    frames_ = 0;
+    lines_.emplace_back(line.substr(0, kBytes));
+  }
   if (lines_.size() > kLines) {
     lines_.pop_front();
   }

@@ -27,7 +27,8 @@ class LogFile {
   base::Descriptor file_;
 };
 
-/// The last lines of a stream.
+/// The last lines of a stream. Frames of a stack count as one: an error of LibTorch has fifty of
+/// them behind its text.
 class LastLines {
  public:
   static constexpr std::size_t kLines = 20;
@@ -38,6 +39,7 @@ class LastLines {
 
  private:
   std::deque<std::string> lines_;
+  std::size_t frames_ = 0;  ///< that the last line stands for
 };
 
 /// Where the lines of one stream of a rank go.

@@ -43,6 +43,51 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+bool says(const RankEnd& end, std::string_view words) {
+  return std::ranges::any_of(end.last_lines, [words](const std::string& line) {
+    return line.find(words) != std::string::npos;
+  });
+}
+
+bool loses_a_peer(const RankEnd& end) {
+  return says(end, "[peer failed]") || says(end, "Connection closed by peer") ||
+         says(end, "Connection reset by peer");
+}
+
+/// Not by the launcher's signals, nor with the code that a shell makes of them.
+bool ended_by_itself(const RankEnd& end) {
+  constexpr std::array kStops{SIGTERM, SIGKILL, SIGINT, SIGHUP};
+  return end.signal == 0 && !end.is_left_over &&
+         std::ranges::none_of(kStops, [&](int stop) { return end.exit_code == 128 + stop; });
+}
+
+/// Programs that are told to stop end with codes of their own as well; those of an exception, of
+/// Python's and of this library's errors say why.
+bool tells_an_error(const RankEnd& end) {
+  return says(end, "what():") || says(end, "rror") || says(end, "terminate called") ||
+         says(end, "fsdp: [");
+}
+
+/// The words of the library's errors: "first failure: rank 3: ...".
+bool is_named_by_a_victim(int rank, const std::vector<RankEnd>& ends) {
+  const std::string words = "first failure: rank " + std::to_string(rank) + ":";
+  return std::ranges::any_of(ends, [&](const RankEnd& end) {
+    return !end.was_asked_to_stop && end.rank != rank && says(end, words);
+  });
+}
+
+/// A rank whose program ended well before the others were done, as `victim` says; none when no such
+/// rank has ended with code 0.
+std::optional<int> who_left_early(const RankEnd& victim, const std::vector<RankEnd>& ends) {
+  for (const RankEnd& end : ends) {
+    if (end.exit_code == 0 && !end.was_asked_to_stop &&
+        says(victim, "rank " + std::to_string(end.rank) + " has left the job early")) {
+      return end.rank;
+    }
+  }
+  return std::nullopt;
+}
+
 /// The others in the order of their ranks; those that ended alike share a line when there are many.
 std::vector<std::string> describe_others(const std::vector<RankEnd>& ends,
                                          std::optional<std::size_t> first, int stopped_by) {
@@ -79,9 +124,13 @@ std::vector<std::string> describe_others(const std::vector<RankEnd>& ends,
   return lines;
 }
 
-std::string describe_first(const RankEnd& end, std::size_t lines) {
+std::string describe_first(const RankEnd& end, std::optional<int> left_early, std::size_t lines) {
   std::string text =
       "fsdp run: rank " + std::to_string(end.rank) + " " + describe(end) + ", the first to fail";
+  if (left_early) {
+    text +=
+        ", because rank " + std::to_string(*left_early) + " had left the job early, with code 0";
+  }
   const std::size_t shown = std::min(lines, end.last_lines.size());
   text += shown == 0 ? "\n" : "; its last lines:\n";
   for (auto line = end.last_lines.end() - static_cast<std::ptrdiff_t>(shown);
@@ -94,16 +143,12 @@ std::string describe_first(const RankEnd& end, std::size_t lines) {
 }  // namespace
 
 bool names_another_cause(const RankEnd& end) {
-  constexpr std::array<std::string_view, 4> kWords{
-      "[peer failed]", "[time-out]", "Connection closed by peer", "Connection reset by peer"};
-  return std::any_of(end.last_lines.begin(), end.last_lines.end(), [&](const std::string& line) {
-    return std::any_of(kWords.begin(), kWords.end(), [&](std::string_view words) {
-      return line.find(words) != std::string::npos;
-    });
-  });
+  return loses_a_peer(end) || says(end, "[time-out]");
 }
 
 std::optional<std::size_t> find_first_failure(const std::vector<RankEnd>& ends) {
+  const bool has_victim = std::ranges::any_of(
+      ends, [](const RankEnd& end) { return !end.was_asked_to_stop && loses_a_peer(end); });
   std::optional<std::size_t> first;
   int best = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {
@@ -111,7 +156,15 @@ std::optional<std::size_t> find_first_failure(const std::vector<RankEnd>& ends) 
     if (end.exit_code == 0) {
       continue;
     }
-    const int weight = end.was_asked_to_stop ? 1 : names_another_cause(end) ? 2 : 3;
+    int weight = 1;
+    if (!end.was_asked_to_stop) {
+      weight = names_another_cause(end) ? 2 : 5;
+    } else if (is_named_by_a_victim(end.rank, ends)) {
+      weight = 4;
+    } else if (has_victim && ended_by_itself(end) && tells_an_error(end) &&
+               !names_another_cause(end)) {
+      weight = 3;
+    }
     if (weight > best) {
       best = weight;
       first = i;
@@ -138,7 +191,8 @@ std::string describe_ends(const std::vector<RankEnd>& ends, int stopped_by) {
     return text;  // the reader has seen enough
   }
   if (first) {
-    text += describe_first(ends[*first], kReportLines - std::min(kReportLines - 1, taken));
+    text += describe_first(ends[*first], who_left_early(ends[*first], ends),
+                           kReportLines - std::min(kReportLines - 1, taken));
   }
   for (const std::string& line : others) {
     text += line;

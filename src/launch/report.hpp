@@ -24,8 +24,10 @@ struct RankEnd {
 bool names_another_cause(const RankEnd& end);
 
 /// The rank to blame, as an index: the first in time that failed before it was told to stop and
-/// does not name another cause; else the first that was not told to stop; else the first to fail.
-/// `ends` are in the order of time.
+/// does not name another cause. Else one that a victim names ("first failure: rank 3"), or that
+/// ended by itself, with an error in its last lines, although it had been told to stop: the cause
+/// may take longer to end than its victims, still writing those lines, say. Else the first that was
+/// not told to stop; else the first to fail. `ends` are in the order of time.
 std::optional<std::size_t> find_first_failure(const std::vector<RankEnd>& ends);
 
 /// The report, at most 20 lines where the number of ranks allows it, so that the end of any log

@@ -114,6 +114,28 @@ TEST_F(GuardianTest, Fault128_AKilledGuardianLeavesNoDescendant) {
   EXPECT_THAT(launcher.left_over(milliseconds(0)), IsEmpty());
 }
 
+TEST_F(GuardianTest, Fault153_LauncherAndGuardianKilledTogetherLeaveNoDescendant) {
+  for (const bool kills_second : {false, true}) {
+    LauncherProcess launcher(stubborn(2, "wait"));
+    ASSERT_TRUE(stand(0) && stand(1));
+    const pid_t other = kills_second ? launcher.second_guard() : launcher.guardian();
+    ::kill(launcher.pid(), SIGSTOP);  // so that it cannot clean up
+    ::kill(other, SIGKILL);
+    ::kill(launcher.pid(), SIGKILL);
+    EXPECT_THAT(launcher.left_over(seconds(5)), IsEmpty());
+  }
+}
+
+TEST_F(GuardianTest, Fault153_AStopReachesAGuardianThatWasStopped) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    LauncherProcess launcher(script(2, "echo up $RANK; exec sleep 60"));
+    ASSERT_TRUE(launcher.says("up 0") && launcher.says("up 1"));
+    ::kill(launcher.guardian(), SIGSTOP);
+    ::kill(launcher.pid(), signal);
+    EXPECT_EQ(launcher.wait(), 128 + signal) << launcher.output();
+  }
+}
+
 class StopTest : public GuardianTest, public testing::WithParamInterface<int> {};
 
 TEST_P(StopTest, EndsAllWithinTheGrace) {

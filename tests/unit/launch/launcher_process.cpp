@@ -37,6 +37,17 @@ std::vector<pid_t> processes_with(const std::string& variable) {
   return found;
 }
 
+/// Waits until there is one.
+pid_t first_child_of(pid_t parent) {
+  const std::string name = std::to_string(parent);
+  pid_t found = 0;
+  eventually([&] {
+    found = std::atoi(read_file("/proc/" + name + "/task/" + name + "/children").c_str());
+    return found > 0;
+  });
+  return found;
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) {
@@ -98,16 +109,9 @@ LauncherProcess::~LauncherProcess() {
   }
 }
 
-pid_t LauncherProcess::guardian() const {
-  const std::string path =
-      "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children";
-  pid_t found = 0;
-  eventually([&] {
-    found = std::atoi(read_file(path).c_str());
-    return found > 0;
-  });
-  return found;
-}
+pid_t LauncherProcess::second_guard() const { return first_child_of(pid_); }
+
+pid_t LauncherProcess::guardian() const { return first_child_of(second_guard()); }
 
 int LauncherProcess::wait(std::chrono::milliseconds limit) {
   eventually(

@@ -26,6 +26,8 @@ class LauncherProcess {
   LauncherProcess& operator=(const LauncherProcess&) = delete;
 
   pid_t pid() const { return pid_; }
+  /// The guard above the guardian; waits until there is one.
+  pid_t second_guard() const;
   /// Its guardian; waits until there is one.
   pid_t guardian() const;
   /// The exit code, 128 + signal, or -1 when it has not ended within `limit`.

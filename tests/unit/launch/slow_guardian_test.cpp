@@ -58,9 +58,7 @@ TEST(SlowGuardian, AStopReachesAGuardianThatHasNoRoomForIt) {
     ::kill(launcher.pid(), SIGUSR1);
     std::this_thread::sleep_for(milliseconds(1));  // two that wait are one
   }
-  ::kill(launcher.pid(), SIGTERM);
-  EXPECT_EQ(launcher.wait(milliseconds(300)), -1) << launcher.output();
-  ::kill(guardian, SIGCONT);
+  ::kill(launcher.pid(), SIGTERM);  // which lets it go on
   EXPECT_EQ(launcher.wait(seconds(20)), 128 + SIGTERM);
 }
 
