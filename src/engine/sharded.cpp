@@ -44,6 +44,7 @@ std::vector<NamedBuffer> Sharded::named_buffers() const { return engine_->buffer
 
 std::shared_ptr<ShardAccess> Sharded::shard_access() const { return engine_; }
 
+void Sharded::mark_written() { engine_->mark_written(); }
 void Sharded::zero_grad() { engine_->zero_grad(); }
 void Sharded::set_gradient_sync(GradientSync sync) { engine_->set_gradient_sync(sync); }
 void Sharded::set_gradient_divisor(GradientDivisor divisor) {

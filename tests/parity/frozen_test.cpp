@@ -176,6 +176,79 @@ TEST_P(FreezeLater, Fault040_FreezingAndUnfreezingTakesEffectAtTheNextStep) {
   }
 }
 
+/// The way of programs that know their optimizer only.
+TEST_P(FreezeLater, Fault142_FreezingWhatTheOptimizerHoldsTakesEffectAtTheNextStep) {
+  const std::vector<bool> is_frozen = {false, true, true, false, true};
+  for (const bool evaluates : {false, true}) {
+    for (const Store store : {Store::kSlots, Store::kAliased}) {
+      Options options = test_options(units());
+      options.memory.store = store;
+      expect_twins<Layers>(
+          {.steps = 5,
+           .options = options,
+           .loss = [](Layers& model, int step,
+                      int rank) { return model.forward(batch(4, step, rank)).square().mean(); },
+           .before = [&](Layers& model,
+                         int step) { freeze(model.b, is_frozen[static_cast<std::size_t>(step)]); },
+           .before_sharded =
+               [&](Sharded& sharded, torch::optim::AdamW& optimizer, int step) {
+                 std::vector<at::Tensor>& held = optimizer.param_groups().front().params();
+                 for (std::size_t i : {2, 3}) {  // of b
+                   held[i].requires_grad_(!is_frozen[static_cast<std::size_t>(step)]);
+                 }
+                 if (evaluates) {
+                   const torch::NoGradGuard no_grad;
+                   (void)(sharded.named_parameters()[2].parameter * 1.0);
+                 }
+               },
+           .after =
+               [&](Sharded& sharded, torch::optim::AdamW&, int step) {
+                 for (std::size_t i : {2, 3}) {
+                   const NamedShard of_b = sharded.named_parameters()[i];
+                   EXPECT_EQ(of_b.parameter.requires_grad(),
+                             !is_frozen[static_cast<std::size_t>(step)]);
+                 }
+               }});
+    }
+  }
+}
+
+/// Within one step, as of two forwards only the first trains a layer.
+TEST_P(FreezeLater, Fault142_BetweenTwoForwardsOfOneStep) {
+  run_threads(2, [&](World world) {
+    auto model = std::make_shared<Layers>();
+    Sharded sharded = fully_shard(model, world, test_options(units()));
+    const at::Tensor shard = sharded.parameters()[2];  // of b
+    (void)model->forward(torch::ones({2, 4}));
+    shard.requires_grad_(false);
+    EXPECT_FALSE(model->b(torch::ones({2, 4})).requires_grad() && model->b->weight.requires_grad());
+    EXPECT_FALSE(model->b->weight.requires_grad());
+    shard.requires_grad_(true);
+    (void)model->forward(torch::ones({2, 4}));
+    EXPECT_TRUE(model->b->weight.requires_grad());
+    model->b->weight.requires_grad_(false);
+    (void)model->forward(torch::ones({2, 4}));
+    EXPECT_FALSE(shard.requires_grad());
+  });
+}
+
+TEST_P(FreezeLater, Fault142_AfterAForwardItsBackwardHasNoGradient) {
+  run_threads(2, [&](World world) {
+    auto model = std::make_shared<Layers>();
+    Sharded sharded = fully_shard(model, world, test_options(units()));
+    for (const bool freezes_shard : {false, true}) {
+      sharded.zero_grad();
+      const at::Tensor loss = model->forward(torch::ones({2, 4})).sum();
+      (freezes_shard ? sharded.parameters()[2] : model->b->weight).requires_grad_(false);
+      loss.backward();
+      EXPECT_FALSE(sharded.parameters()[2].grad().defined());
+      EXPECT_TRUE(sharded.parameters()[3].grad().defined());
+      model->b->weight.requires_grad_(true);
+      (void)model->forward(torch::ones({2, 4}));
+    }
+  });
+}
+
 TEST_P(FreezeLater, Fault040_BuffersOfWhatTrainsLaterAreMadeThenAndPromised) {
   run_threads(2, [&](World world) {
     auto model = std::make_shared<Layers>();

@@ -26,6 +26,9 @@ struct Training {
   std::function<at::Tensor(Model& model, int step, int rank)> loss = {};
   /// What happens to the model before a step, as freezing.
   std::function<void(Model& model, int step)> before = [](Model&, int) {};
+  /// The same for a sharded rank, in place of `before` where it is given.
+  std::function<void(Sharded& sharded, torch::optim::AdamW& optimizer, int step)> before_sharded =
+      {};
   /// After each step of a sharded rank.
   std::function<void(Sharded& sharded, torch::optim::AdamW& optimizer, int step)> after =
       [](Sharded&, torch::optim::AdamW&, int) {};
@@ -99,7 +102,11 @@ void expect_twins(const Training<Model>& training) {
     torch::optim::AdamW optimizer(sharded.parameters(), decaying());
     for (int step = 0; step < training.steps; ++step) {
       SCOPED_TRACE("step " + std::to_string(step) + " rank " + std::to_string(world.rank()));
-      training.before(*model, step);
+      if (training.before_sharded) {
+        training.before_sharded(sharded, optimizer, step);
+      } else {
+        training.before(*model, step);
+      }
       optimizer.zero_grad();
       training.loss(*model, step, world.rank()).backward();
       EXPECT_EQ(which_have_gradients(sharded.parameters()), have[static_cast<std::size_t>(step)]);

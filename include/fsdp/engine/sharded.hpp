@@ -64,8 +64,15 @@ class Sharded {
   /// optimizer updates (see MixedPrecision): a view of this rank's flat shard. Its grad, by default
   /// the mean over ranks, is there when backward() returns, if any rank used the parameter in a way
   /// that gives it one. A parameter may be frozen or unfrozen between steps, on all ranks alike, by
-  /// requires_grad_() of the module's tensor; one that was frozen when it was sharded gets its
-  /// buffers then. Build optimizers on these.
+  /// requires_grad_() of the module's tensor or of its shard, each of which follows the other from
+  /// the next forward on; one that was frozen when it was sharded gets its buffers then. Build
+  /// optimizers on these.
+  ///
+  /// Write a shard by any operator. Of one that gets other memory, by set_data() or set_(), the
+  /// values go into the unit's shard before the next forward, and the tensor shows that again; what
+  /// was passed to set_data() is not looked at any more. That throws kInvalidArgument, from
+  /// forward, for values of another size or type, and where something still shows the shard's own
+  /// memory, such as data() that is kept to be swapped back: it would change. Keep a clone().
   std::vector<at::Tensor> parameters() const;
   /// The same with names, in the same order.
   std::vector<NamedShard> named_parameters() const;
@@ -80,6 +87,15 @@ class Sharded {
   /// The module's buffers, which every rank holds whole; of one that MixedPrecision::buffers casts,
   /// what is saved of it. What is written into that reaches the module before its next forward.
   std::vector<NamedBuffer> named_buffers() const;
+
+  /// Says that shards were written where nothing sees it: through a raw pointer, by a kernel of
+  /// one's own. Such writes are right without it wherever gathers read the shards themselves;
+  /// needed it is where they read a copy: with MixedPrecision::param, UnitRule::param, Offload,
+  /// Strategy::kHybridOptimizer, and for what stays gathered. Write between a step's backward and
+  /// the next forward, on all ranks, and call this then. Operators, set_data() and the library's
+  /// own optimizers need none of this. @collective as a write of any operator: with shards in
+  /// shared memory that were read since backward
+  void mark_written();
 
   /// Forgets all gradients, as `optimizer.zero_grad()` does, and those that set_gradient_sync()
   /// has deferred.

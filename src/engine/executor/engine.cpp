@@ -105,6 +105,9 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     executor_.begin_forward();
     pass = records_graph ? Pass::kForward : Pass::kEvaluation;
     if (pass == Pass::kForward) {
+      for (const Hit& hit : hits) {
+        gradients_.follow_requires_grad(hit.unit, hit.parameter);
+      }
       if (gathers_float16(options_) && !options_.precision.allow_unscaled &&
           !gradients_.is_loss_scaled()) {
         refuse_unscaled_loss();
@@ -125,6 +128,13 @@ void Engine::release(std::span<const int> units) noexcept {
   } catch (...) {
     // Unpinning runs in a destructor, maybe while another error unwinds: the next call throws it.
     health_.note(std::current_exception());
+  }
+}
+
+void Engine::weight_viewed(int unit, int parameter) {
+  const std::lock_guard lock(mutex_);
+  if (!gradients_.is_open()) {
+    gradients_.follow_requires_grad(unit, parameter);
   }
 }
 
@@ -166,6 +176,9 @@ void Engine::open_backward() {
 }
 
 void Engine::gradient(int unit, int parameter, const at::Tensor& tensor) {
+  if (!tensor.grad().defined()) {
+    return;  // frozen since the forward that took it
+  }
   const auto lock = enter();
   const c10::NoGradGuard no_grad;
   open_backward();
@@ -220,7 +233,16 @@ std::vector<NamedShard> Engine::named_shards() const {
 std::vector<FlatShard> Engine::flats() {
   const std::lock_guard lock(mutex_);
   check_usable();
+  const c10::NoGradGuard no_grad;
+  residency_.bring_home();
+  gradients_.bring_home();
   return flat_shards(layout_, residency_.shards(), gradients_.grads());
+}
+
+void Engine::mark_written() {
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    shard_written(unit);
+  }
 }
 
 void Engine::zero_grad() {
@@ -285,6 +307,7 @@ std::uint64_t Engine::begin_full(bool writeback) {
   const auto lock = enter();
   const c10::NoGradGuard no_grad;
   gradients_.check_not_open("full_parameters");
+  residency_.bring_home();
   return full_scope_.begin(writeback);
 }
 

@@ -48,6 +48,7 @@ class Engine : public TouchTarget,
   void touch(std::span<const int> units, std::span<const Hit> hits, const char* op,
              std::uint64_t signature) override;
   void release(std::span<const int> units) noexcept override;
+  void weight_viewed(int unit, int parameter) override;
   void shard_written(int unit) override;
   [[noreturn]] void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
                                   const char* op) override;
@@ -87,6 +88,8 @@ class Engine : public TouchTarget,
   /// What is saved of the module's buffers.
   const std::vector<NamedBuffer>& buffers();
   void reshard();
+  /// Something wrote shards that the dispatcher does not see.
+  void mark_written();
   void set_gradient_sync(GradientSync sync);
   void set_gradient_divisor(double divisor);
   std::uint64_t add_reduced_hook(ReducedHook hook);

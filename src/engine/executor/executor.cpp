@@ -73,6 +73,7 @@ void Executor::begin_forward() {
     return;
   }
   residency_.check_in_shards("touch");
+  residency_.bring_home();
   is_forward_checked_ = true;
   buffers_.sync();
   // Stale copies go before any unit is gathered ahead, not at its touch.
@@ -186,6 +187,7 @@ std::vector<std::vector<int>> Executor::expected_run(std::span<const int> units,
 // --- backward --------------------------------------------------------------------------------
 
 void Executor::begin_backward() {
+  residency_.bring_home();
   for (int bundle = 0; bundle < layout_.bundles.count(); ++bundle) {
     schedule_.set_trainable(bundle, gradients_.is_reduced(bundle));
   }

@@ -44,6 +44,10 @@ class Gradients {
   bool is_dead() const { return backward_ == Backward::kDied; }
   /// Forgets what was collected for a backward that died. @collective the replicas
   void bury();
+  /// A forward takes the weight: what it or its shard was frozen or unfrozen to holds for both.
+  void follow_requires_grad(int unit, int parameter) {
+    sink_.follow_requires_grad(unit, parameter);
+  }
   /// A gradient has come.
   void note_arrival() { backward_ = Backward::kHasGradients; }
   /// Takes the gradient that autograd left in a parameter's tensor.
@@ -90,6 +94,8 @@ class Gradients {
   void set_loss_scaled() { is_loss_scaled_ = true; }
   /// Whether losses are scaled, so that gradients in float16 do not vanish.
   bool is_loss_scaled() const { return is_loss_scaled_; }
+  /// What was put in the place of gradient shards is in them, see NOTE [Handles that stray].
+  void bring_home() { sink_.take_over(); }
   std::uint64_t add_hook(ReducedHook hook);
   void remove_hook(std::uint64_t id);
   /// After the group has recovered: there are none.

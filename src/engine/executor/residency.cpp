@@ -207,6 +207,16 @@ void Residency::announce_write(int unit) {
   }
 }
 
+void Residency::bring_home() {
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    const FlatParts& shard = shards_[static_cast<std::size_t>(unit)];
+    if (shard.has_strayed(layout_.at(unit))) {
+      announce_write(unit);
+      shard.bring_home(layout_.at(unit));
+    }
+  }
+}
+
 /// A refill does not bump version counters by itself: graphs recorded with the old weights must
 /// learn of it.
 void Residency::bump_weights(int unit) {

@@ -93,6 +93,9 @@ class Residency {
 
   /// This rank's shard is about to be written. @collective where peers may still read it
   void announce_write(int unit);
+  /// Handles of shards that show other memory come back, see NOTE [Handles that stray].
+  /// @collective as announce_write(), where there are such
+  void bring_home();
   /// All ranks are done with the shared weights.
   void note_fence() { is_read_since_fence_ = false; }
   /// Operators read gathered weights.

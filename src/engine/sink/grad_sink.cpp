@@ -117,6 +117,7 @@ void GradSink::complete(int unit, at::Tensor& flat) {
 bool GradSink::prepare_shard(int unit) {
   const bool has_sum = of(unit).has_sum != 0;
   const bool has_grad = shards(unit).has_grad();
+  grads(unit).bring_home(at(unit));
   for (int i = 0; has_grad && i < at(unit).layout->parameters(); ++i) {
     const at::Tensor& shard = shards(unit).part(i);
     const at::Tensor& grad_shard = grads(unit).part(i);

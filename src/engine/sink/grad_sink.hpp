@@ -54,6 +54,9 @@ class GradSink {
   /// What was frozen or unfrozen counts from here on; makes what units that train now and have
   /// never done so need. Returns whether it made anything. Between backwards. Local.
   bool follow_requires_grad();
+  /// The module's tensor and the shard of a parameter require grad alike: whichever of the two was
+  /// frozen or unfrozen, the other follows.
+  void follow_requires_grad(int unit, int parameter);
   /// Whether a parameter of the unit required grad then.
   bool trains(int unit) const { return of(unit).trains; }
 
@@ -91,6 +94,9 @@ class GradSink {
   /// What was collected for a backward that died is no gradient. @collective the replicas
   void drop_collected();
 
+  /// Gradients that the user has put in the place of shards' gradients, or of their memory, are in
+  /// the gradient shards.
+  void take_over();
   /// Forgets all gradients, also those that wait.
   void zero();
   /// The same, and those on their way: their collectives are void.
@@ -109,6 +115,7 @@ class GradSink {
     int fired = 0;             ///< gradients since the reduce buffer was opened
     bool is_deferred = false;  ///< a part of it waits whole for a later reduction
     bool was_reduced = false;
+    bool requires_grad = false;  ///< the module's tensor and the shard, when last looked at
   };
   /// What a gradient shard has that was not handed out, as bits: a reduction adds to either.
   static constexpr char kWaits = 1;  ///< of earlier backwards, which left it to a later one

@@ -57,6 +57,7 @@ void GradSink::hand_out() {
   has_deferred_ = false;
   for (int unit = 0; unit < layout_.count(); ++unit) {
     of(unit).has_sum = 0;
+    grads(unit).bring_home(at(unit));
     for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
       Arrival& arrival = of(unit).arrivals[static_cast<std::size_t>(i)];
       const bool is_present = presence_.has(unit, i);
@@ -68,6 +69,22 @@ void GradSink::hand_out() {
     }
   }
   presence_.forget_all();
+}
+
+void GradSink::take_over() {
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    if (!grads(unit).is_defined()) {
+      continue;
+    }
+    grads(unit).bring_home(at(unit));
+    for (int i = 0; i < at(unit).layout->parameters(); ++i) {
+      at::Tensor& grad = shards(unit).part(i).mutable_grad();
+      if (grad.defined() && !grad.is_same(grads(unit).part(i))) {
+        grads(unit).part(i).copy_(grad);
+        grad = grads(unit).part(i);
+      }
+    }
+  }
 }
 
 void GradSink::drop_collected() {

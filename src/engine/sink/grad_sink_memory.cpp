@@ -25,7 +25,13 @@ GradSink::GradSink(const comm::Link& world, const ModuleLayout& layout,
       presence_(*world.job, layout.units),
       buffer_of_(static_cast<std::size_t>(layout.bundles.count()), -1) {
   for (int unit = 0; unit < layout.count(); ++unit) {
-    of(unit).arrivals.resize(layout.at(unit).parameters.size());
+    for (std::size_t i = 0; i < layout.at(unit).parameters.size(); ++i) {
+      const bool requires_grad = layout.at(unit).parameters[i].tensor.requires_grad();
+      of(unit).arrivals.push_back({.requires_grad = requires_grad});
+      shards[static_cast<std::size_t>(unit)]
+          .part(static_cast<int>(i))
+          .set_requires_grad(requires_grad);
+    }
   }
   if (layout.is_offloaded()) {
     home_ = std::make_unique<GradHome>(layout.units, layout.bundles, grads_);
@@ -56,12 +62,23 @@ void GradSink::connect(std::weak_ptr<TouchTarget> target) {
 
 bool GradSink::follow_requires_grad() {
   for (int unit = 0; unit < layout_.count(); ++unit) {
-    of(unit).trains = at(unit).is_trainable();
     for (int i = 0; i < at(unit).layout->parameters(); ++i) {
-      shards(unit).part(i).set_requires_grad(at(unit).at(i).tensor.requires_grad());
+      follow_requires_grad(unit, i);
     }
+    of(unit).trains = at(unit).is_trainable();
   }
   return make_room();
+}
+
+void GradSink::follow_requires_grad(int unit, int parameter) {
+  const at::Tensor& tensor = at(unit).at(parameter).tensor;
+  const at::Tensor& shard = shards(unit).part(parameter);
+  bool& known = of(unit).arrivals[static_cast<std::size_t>(parameter)].requires_grad;
+  if (tensor.requires_grad() != known || shard.requires_grad() != known) {
+    known = !known;
+    tensor.set_requires_grad(known);
+    shard.set_requires_grad(known);
+  }
 }
 
 void GradSink::enter(memory::Kind kind, std::int64_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
@@ -108,7 +109,8 @@ constexpr std::array kMetadataOperators = {
 /// What the fallback needs to know of an operator, looked up once per thread.
 struct OperatorInfo {
   bool is_metadata = false;
-  std::uint64_t writes = 0;  ///< bit i: argument i is written
+  bool precedes_set_data = false;  ///< set_data() itself does not pass the dispatcher
+  std::uint64_t writes = 0;        ///< bit i: argument i is written
   CastTraits casts = {};
   bool mixes_elements = false;
   bool marks_result = false;  ///< is_first_half_of_a_norm()
@@ -146,6 +148,7 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
     info.marks_result = is_first_half_of_a_norm(schema);
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
+    info.precedes_set_data = schema.name() == "aten::_has_compatible_shallow_copy_type";
     info.casts = cast_traits(schema);
     const auto& arguments = schema.arguments();
     for (std::size_t i = 0; i < std::min<std::size_t>(arguments.size(), 64); ++i) {
@@ -299,6 +302,25 @@ void mark_result(const at::Tensor& shard, torch::jit::Stack& stack) {
       entry.role == StorageRole::kGradShard));
 }
 
+/// Autograd records views before anything touches their memory. And a shard whose handle gets other
+/// memory counts as written, see NOTE [Handles that stray].
+void announce_view(const at::Tensor& self, const OperatorInfo& info) {
+  Entry entry;
+  if ((!info.precedes_set_data && !c10::GradMode::is_enabled()) || !self.has_storage() ||
+      !Registry::instance().find(self.storage().unsafeGetStorageImpl(), entry)) {
+    return;
+  }
+  const auto target = entry.target.lock();
+  if (target == nullptr) {
+    return;
+  }
+  if (entry.role == StorageRole::kWeight) {
+    target->weight_viewed(entry.unit, entry.parameter);
+  } else if (entry.role == StorageRole::kShard && info.precedes_set_data) {
+    target->shard_written(entry.unit);
+  }
+}
+
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const OperatorInfo& info = info_of(schema);
@@ -308,6 +330,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
   if (info.is_metadata) {
+    announce_view((*stack)[stack->size() - schema.arguments().size()].toTensor(), info);
     op.callBoxed(stack);
     return;
   }

@@ -56,6 +56,8 @@ class TouchTarget {
                      std::uint64_t signature) = 0;
   /// Unpins. Called also when the operator threw; what fails here is thrown by the next touch.
   virtual void release(std::span<const int> units) noexcept = 0;
+  /// An operator that reads no memory takes a weight, and autograd may record it.
+  virtual void weight_viewed(int unit, int parameter) = 0;
   /// An operator is about to write this rank's shard of `unit`, be it through data(), which version
   /// counters do not see (torch::optim::SGD steps that way).
   virtual void shard_written(int unit) = 0;
