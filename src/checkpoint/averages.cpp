@@ -7,6 +7,8 @@
 namespace fsdp::checkpoint {
 namespace {
 
+constexpr const char* kState = "ema";
+
 class WithAverages : public OptimizerState {
  public:
   WithAverages(std::unique_ptr<OptimizerState> state, optim::Ema& ema)
@@ -19,7 +21,7 @@ class WithAverages : public OptimizerState {
       shards = state_->shards();
     }
     for (const optim::NamedAverage& average : ema_.averages()) {
-      shards.push_back({average.name, "ema", average.average});
+      shards.push_back({average.name, kState, average.average});
     }
     return shards;
   }
@@ -29,9 +31,19 @@ class WithAverages : public OptimizerState {
   std::map<std::string, archive::Values> options() const override {
     return state_ != nullptr ? state_->options() : std::map<std::string, archive::Values>();
   }
-  void allocate(const std::vector<std::string>& parameters) override {
+  void allocate(const StoredStates& stored) override {
+    std::vector<std::string> averaged;
+    StoredStates others = stored;
+    for (const auto& [parameter, states] : stored) {
+      if (states.contains(kState)) {
+        averaged.push_back(parameter);
+        others[parameter].erase(kState);
+      }
+    }
+    std::erase_if(others, [](const auto& of) { return of.second.empty(); });
+    ema_.cover(averaged);
     if (state_ != nullptr) {
-      state_->allocate(parameters);
+      state_->allocate(others);
     }
   }
   void set_steps(const std::map<std::string, std::int64_t>& steps) override {

@@ -6,10 +6,13 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "archive/checksum.hpp"
 #include "checkpoint/items.hpp"
@@ -123,7 +126,8 @@ std::vector<std::string> stored_names(const NamedShard& parameter, const archive
   return names;
 }
 
-/// Returns how many step counters were loaded.
+/// Returns how many step counters were loaded. In a file that has some, a parameter without one has
+/// never been stepped; rules that count none leave all out.
 std::int64_t load_steps(OptimizerState& optimizer, const archive::Index& index,
                         const std::vector<NamedShard>& parameters) {
   std::map<std::string, std::int64_t> steps;
@@ -135,8 +139,14 @@ std::int64_t load_steps(OptimizerState& optimizer, const archive::Index& index,
       }
     }
   }
+  const std::int64_t loaded = std::ssize(steps);
+  if (loaded > 0) {
+    for (const NamedShard& parameter : parameters) {
+      steps.emplace(parameter.name, 0);
+    }
+  }
   optimizer.set_steps(steps);
-  return std::ssize(steps);
+  return loaded;
 }
 
 /// Moments of one rule mean something else to another, also where they have the same names.
@@ -162,23 +172,46 @@ void load_options(OptimizerState& optimizer, const archive::Index& index) {
   optimizer.set_options(groups);
 }
 
-/// State that is stored must have room here: LibTorch's optimizers make theirs in the first step.
-void allocate_state(OptimizerState& optimizer, const archive::Index& index,
-                    const std::vector<NamedShard>& parameters) {
-  const auto has_state = [&](const std::string& name) {
-    return std::any_of(
-        index.tensors.begin(), index.tensors.end(), [&](const archive::Tensor& tensor) {
-          return tensor.section == Section::kOptimizer && tensor.name.starts_with(name + ".");
-        });
-  };
-  std::vector<std::string> names;
+/// The states that are stored, by the names that their parameters have here.
+StoredStates stored_states(const archive::Index& index, const std::vector<NamedShard>& parameters) {
+  std::map<std::string, std::vector<std::string>> here;  // several for what is no longer tied
   for (const NamedShard& parameter : parameters) {
-    const std::vector<std::string> stored = stored_names(parameter, index);
-    if (std::any_of(stored.begin(), stored.end(), has_state)) {
-      names.push_back(parameter.name);
+    for (const std::string& name : stored_names(parameter, index)) {
+      here[name].push_back(parameter.name);
     }
   }
-  optimizer.allocate(names);
+  StoredStates stored;
+  for (const archive::Tensor& tensor : index.tensors) {
+    if (tensor.section != Section::kOptimizer) {
+      continue;
+    }
+    // A state of one's own may have dots in its name, too.
+    for (std::size_t dot = tensor.name.rfind('.'); dot != std::string::npos && dot > 0;
+         dot = tensor.name.rfind('.', dot - 1)) {
+      const auto found = here.find(tensor.name.substr(0, dot));
+      if (found != here.end()) {
+        for (const std::string& parameter : found->second) {
+          stored[parameter].insert(tensor.name.substr(dot + 1));
+        }
+        break;
+      }
+    }
+  }
+  return stored;
+}
+
+/// State that is stored must have room here, and what is not stored was never there.
+void allocate_state(OptimizerState& optimizer, const archive::Checkpoint& checkpoint,
+                    const std::vector<NamedShard>& parameters, bool is_strict) {
+  const archive::Index& index = checkpoint.index();
+  const bool has_optimizer = index.values.contains("optimizer");
+  FSDP_CHECK(has_optimizer || !is_strict, ErrorCode::kMismatch, "'", checkpoint.path(),
+             "' was saved without an optimizer, and one of kind ", optimizer.kind(),
+             " is to be loaded from it. Pass none, or LoadOptions::strict = false, which loads the "
+             "weights alone");
+  if (has_optimizer) {
+    optimizer.allocate(stored_states(index, parameters));
+  }
 }
 
 std::string resolve(const std::string& path, const World& world) {
@@ -214,7 +247,7 @@ LoadReport load(const std::string& path, Sharded& sharded, OptimizerState* optim
       if (options.strict) {
         check_kind(*optimizer, *checkpoint);
       }
-      allocate_state(*optimizer, checkpoint->index(), sharded.named_parameters());
+      allocate_state(*optimizer, *checkpoint, sharded.named_parameters(), options.strict);
     }
     items = detail::items_of(sharded, optimizer);
     matches = detail::match(items, checkpoint->index(), optimizer != nullptr, report);

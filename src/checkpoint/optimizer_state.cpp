@@ -38,6 +38,9 @@ class FlatState : public OptimizerState {
   std::vector<StateShard> shards() const override {
     std::vector<StateShard> shards;
     for (const optim::TrainedParameter& parameter : optimizer_.parameters()) {
+      if (parameter.steps == 0 && unstepped_.contains(parameter.shard.name)) {
+        continue;
+      }
       const std::vector<std::string>& names = optimizer_.state_names(parameter.group);
       for (std::size_t state = 0; state < parameter.states.size(); ++state) {
         shards.push_back({parameter.shard.name, names[state], parameter.states[state]});
@@ -49,7 +52,8 @@ class FlatState : public OptimizerState {
   std::map<std::string, std::int64_t> steps() const override {
     std::map<std::string, std::int64_t> steps;
     for (const optim::TrainedParameter& parameter : optimizer_.parameters()) {
-      if (parameter.shard.parameter.requires_grad() || parameter.steps > 0) {
+      if (parameter.shard.parameter.requires_grad() || !parameter.states.empty() ||
+          parameter.steps > 0) {
         steps[parameter.shard.name] = parameter.steps;
       }
     }
@@ -66,8 +70,15 @@ class FlatState : public OptimizerState {
     return options;
   }
 
-  void allocate(const std::vector<std::string>& parameters) override {
-    optimizer_.allocate(parameters);
+  void allocate(const StoredStates& stored) override {
+    std::vector<std::string> stepped, unstepped;
+    for (const optim::TrainedParameter& parameter : optimizer_.parameters()) {
+      const std::string& name = parameter.shard.name;
+      (stored.contains(name) ? stepped : unstepped).push_back(name);
+    }
+    optimizer_.allocate(stepped);
+    optimizer_.forget(unstepped);
+    unstepped_ = {unstepped.begin(), unstepped.end()};
   }
   void set_steps(const std::map<std::string, std::int64_t>& steps) override {
     optimizer_.set_steps(steps);
@@ -105,6 +116,7 @@ class FlatState : public OptimizerState {
   }
 
   optim::FlatOptimizer& optimizer_;
+  std::set<std::string> unstepped_;  ///< in what was loaded last
 };
 
 /// How one of LibTorch's rules keeps a parameter's state.
@@ -246,13 +258,14 @@ class TorchState : public OptimizerState {
     return options;
   }
 
-  void allocate(const std::vector<std::string>& names) override {
-    for (const std::string& name : names) {
-      const auto found = parameters_.find(name);
-      if (found != parameters_.end() && find(found->second) == nullptr) {
+  void allocate(const StoredStates& stored) override {
+    for (const auto& [name, parameter] : parameters_) {
+      if (!stored.contains(name)) {
+        forget(parameter);
+      } else if (find(parameter) == nullptr) {
         auto state = std::make_unique<State>();
-        Rule<State>::allocate(*state, found->second.shard.detach(), found->second.group->options());
-        optimizer_.state()[found->second.shard.unsafeGetTensorImpl()] = std::move(state);
+        Rule<State>::allocate(*state, parameter.shard.detach(), parameter.group->options());
+        optimizer_.state()[parameter.shard.unsafeGetTensorImpl()] = std::move(state);
       }
     }
   }
@@ -260,10 +273,13 @@ class TorchState : public OptimizerState {
   void set_steps(const std::map<std::string, std::int64_t>& steps) override {
     for (const auto& [name, count] : steps) {
       const auto found = parameters_.find(name);
-      if (found != parameters_.end()) {
-        if (State* state = find(found->second)) {
-          Rule<State>::set_steps(*state, count);
-        }
+      if (found == parameters_.end()) {
+        continue;
+      }
+      if (count == 0) {
+        forget(found->second);  // LibTorch makes state in the first step
+      } else if (State* state = find(found->second)) {
+        Rule<State>::set_steps(*state, count);
       }
     }
   }
@@ -281,6 +297,10 @@ class TorchState : public OptimizerState {
   State* find(const KnownParameter& parameter) const {
     const auto found = optimizer_.state().find(parameter.shard.unsafeGetTensorImpl());
     return found == optimizer_.state().end() ? nullptr : static_cast<State*>(found->second.get());
+  }
+
+  void forget(const KnownParameter& parameter) {
+    optimizer_.state().erase(parameter.shard.unsafeGetTensorImpl());
   }
 
   /// Groups by the first name in each.

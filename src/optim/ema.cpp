@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "fsdp/base/error.hpp"
@@ -35,23 +36,53 @@ void Ema::set_decay(double decay) {
   decay_ = decay;
 }
 
-void Ema::join_new() {
+namespace {
+
+auto find(std::vector<NamedAverage>& averages, const std::string& name) {
+  return std::find_if(averages.begin(), averages.end(),
+                      [&](const NamedAverage& average) { return average.name == name; });
+}
+
+}  // namespace
+
+void Ema::join(const NamedShard& parameter) {
   const OwnShards own;
-  std::int64_t bytes = 0;
+  const auto left = find(left_, parameter.name);
+  if (left != left_.end()) {
+    left->average.copy_(parameter.shard);
+    averages_.push_back(std::move(*left));
+    left_.erase(left);
+    return;
+  }
+  averages_.push_back({.name = parameter.name,
+                       .shard = parameter.shard,
+                       .average = parameter.shard.detach().clone(),
+                       .unit = parameter.unit});
+  memory_.add(static_cast<std::int64_t>(parameter.shard.nbytes()));
+}
+
+void Ema::join_new() {
   for (const NamedShard& parameter : sharded_.named_parameters()) {
-    const bool is_known =
-        std::any_of(averages_.begin(), averages_.end(),
-                    [&](const NamedAverage& known) { return known.name == parameter.name; });
-    if (!is_known && parameter.parameter.requires_grad()) {
-      averages_.push_back({.name = parameter.name,
-                           .shard = parameter.shard,
-                           .average = parameter.shard.detach().clone(),
-                           .unit = parameter.unit});
-      bytes += static_cast<std::int64_t>(parameter.shard.nbytes());
+    if (parameter.parameter.requires_grad() && find(averages_, parameter.name) == averages_.end()) {
+      join(parameter);
     }
   }
-  if (bytes > 0) {
-    memory_.add(bytes);
+}
+
+void Ema::cover(const std::vector<std::string>& names) {
+  FSDP_CHECK(!is_swapped_in_, ErrorCode::kInvalidArgument,
+             "[Ema] a load while the averages are the module's weights: end the scope first");
+  const auto is_covered = [&](const NamedAverage& average) {
+    return std::find(names.begin(), names.end(), average.name) != names.end();
+  };
+  const auto leaving = std::stable_partition(averages_.begin(), averages_.end(), is_covered);
+  std::move(leaving, averages_.end(), std::back_inserter(left_));
+  averages_.erase(leaving, averages_.end());
+  for (const NamedShard& parameter : sharded_.named_parameters()) {
+    if (std::find(names.begin(), names.end(), parameter.name) != names.end() &&
+        find(averages_, parameter.name) == averages_.end()) {
+      join(parameter);
+    }
   }
 }
 

@@ -196,6 +196,18 @@ void FlatOptimizer::allocate(const std::vector<std::string>& names) {
   }
 }
 
+void FlatOptimizer::forget(const std::vector<std::string>& names) {
+  const OwnShards own;
+  for (TrainedParameter& parameter : parameters_) {
+    if (std::find(names.begin(), names.end(), parameter.shard.name) != names.end()) {
+      parameter.steps = 0;
+      for (at::Tensor& state : parameter.states) {
+        state.zero_();
+      }
+    }
+  }
+}
+
 void FlatOptimizer::set_steps(const std::map<std::string, std::int64_t>& steps) {
   for (TrainedParameter& parameter : parameters_) {
     const auto found = steps.find(parameter.shard.name);

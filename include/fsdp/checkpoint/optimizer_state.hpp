@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct StateShard {
   at::Tensor values;      ///< 1-D, of the parameter's shard
 };
 
+/// The states that a checkpoint has, by parameter: {"h.0.weight", {"exp_avg", "exp_avg_sq"}}.
+using StoredStates = std::map<std::string, std::set<std::string>>;
+
 /// What an optimizer has to offer in order to be saved and loaded. Implement it for one's own, or
 /// take one of the functions below.
 class OptimizerState {
@@ -48,8 +52,10 @@ class OptimizerState {
   /// Options by group; a group is called after the alphabetically first of its parameters.
   virtual std::map<std::string, archive::Values> options() const = 0;
 
-  /// Makes room (zeros) for the state of these parameters, so that shards() has it.
-  virtual void allocate(const std::vector<std::string>& parameters) = 0;
+  /// A checkpoint is about to be loaded that has these states. Makes room (zeros) for them, so that
+  /// shards() has them. A parameter with none there was never stepped: it is as before its first
+  /// step from here on, and shards() has nothing of it.
+  virtual void allocate(const StoredStates& stored) = 0;
   virtual void set_steps(const std::map<std::string, std::int64_t>& steps) = 0;
   /// Options of groups that are not there, and unknown ones, are ignored.
   virtual void set_options(const std::map<std::string, archive::Values>& options) = 0;

@@ -68,15 +68,20 @@ class Ema {
   void set_decay(double decay);
   /// The averages, by name; for checkpoint::with_averages().
   const std::vector<NamedAverage>& averages() const { return averages_; }
+  /// Makes these the parameters that have averages, equal to the present weights where there was
+  /// none. All others that train join anew with the next update(). For checkpoints.
+  void cover(const std::vector<std::string>& names);
   const Sharded& sharded() const { return sharded_; }
 
  private:
+  void join(const NamedShard& parameter);
   void join_new();
   void exchange();
 
   Sharded sharded_;
   double decay_;
   std::vector<NamedAverage> averages_;
+  std::vector<NamedAverage> left_;  ///< by cover(): memory for when they join again
   HeldMemory memory_;
   bool is_swapped_in_ = false;
 };

@@ -86,6 +86,8 @@ class FlatOptimizer {
   /// Makes room for the state of these parameters, also of frozen ones, and takes each for one that
   /// has been stepped.
   void allocate(const std::vector<std::string>& names);
+  /// Takes each of these for one that has never been stepped.
+  void forget(const std::vector<std::string>& names);
   /// @throws Error kInvalidArgument for a negative number
   void set_steps(const std::map<std::string, std::int64_t>& steps);
 
