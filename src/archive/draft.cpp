@@ -41,6 +41,8 @@ std::uint32_t write_summed(File& file, const Piece& piece) {
   return sum;
 }
 
+std::string failure_path(const Draft& draft) { return draft.path() + ".failure"; }
+
 void check_room(const Draft& draft, const std::vector<PlannedFile>& files) {
   std::int64_t needed = 0;
   for (const PlannedFile& file : files) {
@@ -145,11 +147,32 @@ void write_receipt(const Draft& draft, int rank, const std::vector<PieceSum>& su
   detail::rename_path(path + ".new", path);
 }
 
-std::optional<std::vector<PieceSum>> read_receipts(const Draft& draft, int ranks) {
+std::vector<int> missing_receipts(const Draft& draft, int ranks) {
+  std::vector<int> missing;
   for (int rank = 0; rank < ranks; ++rank) {
     if (::access(detail::receipt_path(draft, rank).c_str(), F_OK) != 0) {
-      return std::nullopt;
+      missing.push_back(rank);
     }
+  }
+  return missing;
+}
+
+// A symbolic link is there with all of its text or not at all, and a full disk has room for one.
+void write_failure(const Draft& draft, const std::string& text) noexcept {
+  constexpr std::size_t kLongest = 1000;
+  (void)!::symlink(text.substr(0, kLongest).c_str(), failure_path(draft).c_str());
+}
+
+std::string read_failure(const Draft& draft) {
+  std::error_code none;
+  return fs::read_symlink(failure_path(draft), none).string();
+}
+
+void forget_failure(const Draft& draft) noexcept { ::unlink(failure_path(draft).c_str()); }
+
+std::optional<std::vector<PieceSum>> read_receipts(const Draft& draft, int ranks) {
+  if (!missing_receipts(draft, ranks).empty()) {
+    return std::nullopt;
   }
   std::vector<PieceSum> sums;
   for (int rank = 0; rank < ranks; ++rank) {

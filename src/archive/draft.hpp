@@ -57,6 +57,19 @@ std::vector<PieceSum> write_pieces(const Draft& draft, const std::vector<Tensor>
 /// Says that rank `rank` has written all of its pieces. @throws Error kIo
 void write_receipt(const Draft& draft, int rank, const std::vector<PieceSum>& sums);
 
+/// The ranks that have left no receipt yet.
+std::vector<int> missing_receipts(const Draft& draft, int ranks);
+
+/// Says to the other ranks why one cannot write: beside the draft, which may go before they look.
+/// The first word stays until the next draft in this root. Never throws.
+void write_failure(const Draft& draft, const std::string& text) noexcept;
+
+/// What write_failure() said, empty when nobody did.
+std::string read_failure(const Draft& draft);
+
+/// Removes it: all ranks know.
+void forget_failure(const Draft& draft) noexcept;
+
 /// The sums of all ranks; nothing while a receipt is missing. @throws Error kCorrupt, kIo
 std::optional<std::vector<PieceSum>> read_receipts(const Draft& draft, int ranks);
 

@@ -44,15 +44,19 @@ class Flight {
   void wait_committed();
   /// Some rank cannot write: rank 0 stops waiting for it and removes the draft.
   void give_up();
-  /// Ends without the other ranks, which may be gone: rank 0 waits for their receipts, for
-  /// `patience` from the moment when it has written itself, as they have as much to write.
-  /// Returns what went wrong, empty when nothing did.
+  /// Ends without collectives, as the other ranks may be gone: rank 0 waits for their receipts, for
+  /// `patience` from the moment when it has written itself, as they have as much to write, and says
+  /// for whom. The others wait for what comes of it, for 3 s at most. A rank that cannot write ends
+  /// the wait of all. Returns what went wrong, on any rank, empty when nothing did.
   std::string end_alone(std::chrono::milliseconds patience = std::chrono::seconds(10));
 
  private:
   void run();
   void await_copied(std::size_t tensor);
   void commit_when_all_have_written();
+  std::string missing_ranks() const;
+  /// On another rank than 0: what has become of the checkpoint, as end_alone().
+  std::string await_outcome(std::chrono::milliseconds patience) const;
 
   FlightPlan plan_;
   const std::size_t tensors_;

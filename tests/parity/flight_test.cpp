@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <string>
 #include <thread>
 
 #include "support/temporary_directory.hpp"
@@ -44,12 +45,52 @@ TEST(Flight, ASlowDiskDoesNotUseUpThePatienceForTheOtherRanks) {
   EXPECT_TRUE(std::filesystem::exists(draft.final_path()));
 }
 
+/// Rank 1 of 3 cannot write: its part belongs to a file that is not there.
+TEST(Flight, Fault154_AWriterThatFailsIsToldToAllRanksAtOnce) {
+  constexpr milliseconds kLongerThanTheTest = std::chrono::hours(1);
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {{.name = "weights", .head = "", .bytes = 8}});
+  const std::array<float, 2> weight{1, 2};
+  const auto plan_of = [&](int rank) {
+    return FlightPlan{.draft = draft,
+                      .rank = rank,
+                      .ranks = 3,
+                      .pieces = {{.range = {.tensor = 0, .bytes = 8}, .data = weight.data()}},
+                      .index = {.tensors = {{.name = "weight",
+                                             .dtype = "F32",
+                                             .shape = {2},
+                                             .file = rank == 1 ? "nowhere" : "weights",
+                                             .bytes = 8}}},
+                      .commit = {}};
+  };
+  std::array<std::string, 3> words;
+  const auto run = [&](int rank) {
+    Flight flight(plan_of(rank));
+    flight.set_copied(1);
+    words[static_cast<std::size_t>(rank)] = flight.end_alone(kLongerThanTheTest);
+  };
+  std::thread first(run, 0);
+  run(1);
+  run(2);
+  first.join();
+  for (const std::string& word : words) {
+    EXPECT_NE(word.find("rank 1: [not found]"), std::string::npos) << word;
+    EXPECT_NE(word.find("nowhere"), std::string::npos) << word;
+  }
+  EXPECT_FALSE(std::filesystem::exists(draft.path()));
+  EXPECT_FALSE(std::filesystem::exists(draft.final_path()));
+  // The next save leaves nothing of it.
+  archive::create_draft({.root = draft.root, .step = 2, .key = 2}, {});
+  EXPECT_EQ(archive::read_failure(draft), "");
+}
+
 TEST(Flight, ARankThatIsGoneIsWaitedForOnlySoLong) {
   const test::TemporaryDirectory directory;
   const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
   archive::create_draft(draft, {});
   Flight flight({.draft = draft, .rank = 0, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
-  EXPECT_NE(flight.end_alone(milliseconds(50)).find("not all ranks have written"),
+  EXPECT_NE(flight.end_alone(milliseconds(50)).find("not all ranks have written, missing: 1"),
             std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(draft.path()));
 }
