@@ -35,7 +35,14 @@ int report(const std::string& text, int code) {
 
 int run(const Action& action) {
   try {
-    return action();
+    const int code = action();
+    // What was printed may wait in memory until here, and a full disk be noticed only now.
+    const bool has_lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+    return has_lost && code == kSuccess
+               ? report(
+                     "standard output could not be written, some of it is lost: is its disk full?",
+                     kFailure)
+               : code;
   } catch (const fsdp::Error& error) {
     const bool bad_input = error.code() == fsdp::ErrorCode::kInvalidArgument;
     return report(bad_input ? error.text() : error.what(), bad_input ? kBadInput : kFailure);

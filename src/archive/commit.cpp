@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -164,6 +165,12 @@ RootLock::RootLock(const std::string& root, double patience_s) : descriptor_(ope
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+bool RootLock::holds(const std::string& root) const {
+  struct stat held{}, there{};
+  return ::fstat(descriptor_, &held) == 0 && ::stat(root.c_str(), &there) == 0 &&
+         held.st_dev == there.st_dev && held.st_ino == there.st_ino;
 }
 
 RootLock::~RootLock() {

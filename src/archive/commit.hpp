@@ -38,6 +38,8 @@ class RootLock {
   /// @throws Error kIo when another run writes there
   explicit RootLock(const std::string& root, double patience_s = 10);
   ~RootLock();
+  /// Whether that directory is the one that is held: after a move it is another.
+  bool holds(const std::string& root) const;
   RootLock(const RootLock&) = delete;
   RootLock& operator=(const RootLock&) = delete;
 

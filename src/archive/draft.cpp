@@ -187,6 +187,13 @@ std::optional<std::vector<PieceSum>> read_receipts(const Draft& draft, int ranks
   return sums;
 }
 
+void check_there(const Draft& draft) {
+  std::error_code ignored;
+  FSDP_CHECK(fs::status(draft.path(), ignored).type() != fs::file_type::not_found,
+             ErrorCode::kNotFound, "'", draft.path(), "' is not there any more: was '", draft.root,
+             "' moved or removed while it was saved to?");
+}
+
 void abandon_draft(const Draft& draft) noexcept {
   std::error_code ignored;
   fs::remove_all(draft.path(), ignored);

@@ -73,6 +73,10 @@ void forget_failure(const Draft& draft) noexcept;
 /// The sums of all ranks; nothing while a receipt is missing. @throws Error kCorrupt, kIo
 std::optional<std::vector<PieceSum>> read_receipts(const Draft& draft, int ranks);
 
+/// For one that waits for receipts: in a directory that is gone none will come.
+/// @throws Error kNotFound naming the directory
+void check_there(const Draft& draft);
+
 /// Removes the draft, whatever is there of it.
 void abandon_draft(const Draft& draft) noexcept;
 

@@ -69,6 +69,7 @@ void Flight::commit_when_all_have_written() {
                "' was given up: ", failure);
     FSDP_CHECK(!is_given_up_, ErrorCode::kPeerFailed, "'", plan_.draft.path(),
                "' was given up: not all ranks have written, missing: ", missing_ranks());
+    archive::check_there(plan_.draft);
     std::this_thread::sleep_for(kPoll);
   }
   archive::commit_draft(plan_.draft, std::move(plan_.index), std::move(*sums), plan_.commit);

@@ -128,6 +128,14 @@ class Saver::Impl {
     together(world, "checkpoint: commit", [&] { flight->wait_committed(); });
   }
 
+  void claim(double patience_s) {
+    together(sharded_.world(), "checkpoint: claim", [&] {
+      if (sharded_.world().rank() == 0) {
+        lock_ = std::make_unique<archive::RootLock>(directory_, patience_s);
+      }
+    });
+  }
+
   const std::string& directory() const { return directory_; }
 
  private:
@@ -137,7 +145,7 @@ class Saver::Impl {
     const archive::Draft draft{.root = directory_, .step = step, .key = random_key(world)};
     together(world, "checkpoint: create", [&] {
       if (world.rank() == 0) {
-        if (lock_ == nullptr) {
+        if (lock_ == nullptr || !lock_->holds(directory_)) {
           lock_ = std::make_unique<archive::RootLock>(directory_);
         }
         archive::create_draft(draft, files);
@@ -236,6 +244,7 @@ Saver::Saver(std::string directory, Sharded sharded, std::unique_ptr<OptimizerSt
 Saver::~Saver() = default;
 void Saver::save(std::int64_t step, const RunState& state) { impl_->save(step, state); }
 void Saver::wait() { impl_->wait(); }
+void Saver::claim(double patience_s) { impl_->claim(patience_s); }
 const std::string& Saver::directory() const { return impl_->directory(); }
 
 }  // namespace fsdp::checkpoint

@@ -256,7 +256,12 @@ int Supervisor::conclude() {
     return 128 + stopped_by;
   }
   const auto first = detail::find_first_failure(ends_);
-  return first ? ends_[*first].exit_code : 0;
+  // Nobody may take a job for done whose output is not there.
+  bool has_lost = output_.has_lost();
+  for (const Streams& streams : streams_) {
+    has_lost = has_lost || streams.output.has_lost() || streams.error.has_lost();
+  }
+  return first ? ends_[*first].exit_code : has_lost ? 1 : 0;
 }
 
 int Supervisor::run() {

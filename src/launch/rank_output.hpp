@@ -19,8 +19,9 @@ class LogFile {
  public:
   /// Creates or empties it. @throws Error kInvalidArgument when that is refused
   explicit LogFile(const std::string& path);
-  /// A full disk is said once on standard error and does not stop the job.
+  /// A full disk is said once on standard error and does not stop the job, which ends with 1.
   void write(std::string_view text);
+  bool has_lost() const { return file_.get() < 0; }
 
  private:
   std::string path_;
@@ -64,6 +65,8 @@ class RankOutput {
   bool forward();
   /// Moves all that is there, and a last line without an end; closes the pipe.
   void finish();
+  /// Whether its log file ended early: a full disk.
+  bool has_lost() const { return route_.log && route_.log->has_lost(); }
   std::vector<std::string> last_lines() const { return last_lines_.lines(); }
 
  private:

@@ -19,6 +19,8 @@ class Terminal {
   int descriptor() const { return descriptor_; }
   /// Whether the reader has gone: what `head` does to its input.
   bool is_broken() const { return is_broken_; }
+  /// Whether some of it could not be written: a full disk.
+  bool has_lost() const { return has_complained_; }
   void write(std::string_view text);
 
  private:

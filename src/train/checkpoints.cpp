@@ -93,6 +93,7 @@ Checkpoints::Checkpoints(const TrainConfig& config, const Sharded& sharded, Opti
     documents_ = model_documents(config);
     saver_ = std::make_unique<checkpoint::Saver>(config.save, sharded, optimizer.state(),
                                                  checkpoint::SaverOptions{.keep = config.keep});
+    saver_->claim();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "archive/commit.hpp"
 #include "e2e/program.hpp"
 #include "fsdp/format/safetensors.hpp"
 #include "support/temporary_directory.hpp"
@@ -53,6 +54,28 @@ TEST_F(TrainOutputTest, Fault103_Fault159_NoSpaceIsToldByAllRanksAndLeavesNothin
   EXPECT_THAT(result.err, HasSubstr("/.model.safetensors.partial-"));
   EXPECT_THAT(result.err, HasSubstr("': File too large"));
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path("out")));
+}
+
+TEST_F(TrainOutputTest, Fault158_AFullDiskUnderLogOrOutputIsNoSuccess) {
+  const std::string text = directory_.path("text");
+  const auto line = laid_over(tiny_training(text, ""), {"--ranks", "1", "--sample", "0"});
+  const CommandResult logged = run_fsdp(line + std::vector<std::string>{"--log", "/dev/full"});
+  EXPECT_EQ(logged.code, 1);
+  EXPECT_THAT(logged.err, HasSubstr("'/dev/full' cannot be written: No space left on device"));
+  const CommandResult shown = run_command(
+      std::vector<std::string>{"sh", "-c", "exec \"$@\" > /dev/full", "sh", fsdp_program()} + line);
+  EXPECT_EQ(shown.code, 1);
+  EXPECT_THAT(shown.err, HasSubstr("standard output could not be written"));
+}
+
+TEST_F(TrainOutputTest, Fault158_ASaveDirectoryInUseEndsTheRunAtItsBegin) {
+  const archive::RootLock other(directory_.path("run"));
+  const CommandResult result =
+      run_fsdp(laid_over(tiny_training(directory_.path("text"), ""),
+                         {"--ranks", "1", "--sample", "0", "--save", directory_.path("run")}));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("another run saves to '" + directory_.path("run")));
+  EXPECT_THAT(result.out, ::testing::Not(HasSubstr("step 1")));
 }
 
 TEST_F(TrainOutputTest, PythonReadsTheModel) {

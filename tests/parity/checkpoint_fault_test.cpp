@@ -47,6 +47,25 @@ void save(Sharded sharded, const std::string& directory, std::int64_t step) {
   saver.wait();
 }
 
+TEST(CheckpointFaultTest, Fault158_ADirectoryInUseIsRefusedBeforeTheFirstStep) {
+  const test::TemporaryDirectory directory;
+  const std::string root = directory.path("run");
+  run_threads(1, [&](World world) {
+    torch::nn::Linear model(3, 2);
+    const Sharded sharded = fully_shard(model, world, {.debug = {.print_promise = false}});
+    checkpoint::Saver first(root, sharded), second(root, sharded);
+    first.claim(0);
+    EXPECT_THAT(test::error_of([&] { second.claim(0); }),
+                HasSubstr("another run saves to '" + root + "'"));
+    // Moved away: what is made in its place is this run's as well.
+    std::filesystem::rename(root, directory.path("elsewhere"));
+    first.save(1);
+    first.wait();
+    EXPECT_THAT(test::error_of([&] { second.claim(0); }), HasSubstr("another run saves to"));
+  });
+  EXPECT_TRUE(archive::latest_checkpoint(root).found.has_value());
+}
+
 TEST(CheckpointFaultTest, Fault108_StrictNamesEverythingInOneMessageAndLaxReturnsIt) {
   const TemporaryDirectory directory;
   run_threads(2, [&](World world) {

@@ -95,5 +95,17 @@ TEST(Flight, ARankThatIsGoneIsWaitedForOnlySoLong) {
   EXPECT_FALSE(std::filesystem::exists(draft.path()));
 }
 
+/// All ranks have written, and then the directory is moved before rank 0 sees their receipts.
+TEST(Flight, Fault158_ADirectoryThatIsGoneIsNotWaitedFor) {
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {});
+  Flight flight({.draft = draft, .rank = 0, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
+  flight.wait_written();
+  std::filesystem::rename(draft.root, directory.path("elsewhere"));
+  const std::string text = flight.end_alone(std::chrono::seconds(30));
+  EXPECT_NE(text.find("run' moved or removed while it was saved to?"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace fsdp::checkpoint::detail

@@ -70,6 +70,12 @@ class Saver {
   /// Returns when the last save is complete on disk. @collective all ranks @throws as save()
   void wait();
 
+  /// Makes the directory this run's now, before the first save, and creates it. At the begin of a
+  /// run it tells in time that another one saves there. Call it once.
+  /// @collective all ranks @blocks for up to `patience_s` seconds, until another run has ended
+  /// @throws Error kIo, on all ranks, when another run saves there or it cannot be made
+  void claim(double patience_s = 3);
+
   const std::string& directory() const;
 
  private:

@@ -115,6 +115,20 @@ TEST(LauncherOutput, RankZerosBytesAreKeptAsTheyAre) {
   EXPECT_EQ(launcher->wait(), 0);
 }
 
+TEST(LauncherOutput, Fault158_OutputThatIsLostIsNoSuccess) {
+  const auto into_full_disk = [](int ranks, const std::string& text) {
+    LauncherProcess launcher(script(ranks, text), [] {
+      const Descriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+      ::dup2(full.get(), STDOUT_FILENO);
+    });
+    const int code = launcher.wait();
+    EXPECT_THAT(launcher.output(), HasSubstr("output is lost: No space left on device"));
+    return code;
+  };
+  EXPECT_EQ(into_full_disk(2, "echo text"), 1);
+  EXPECT_EQ(into_full_disk(2, "echo text; exit 5"), 5);
+}
+
 TEST(LauncherOutput, ARankMayCloseItsOutput) {
   LauncherProcess launcher(script(2, "exec >&- 2>&-; sleep 0.3; exit $((RANK * 6))"));
   EXPECT_EQ(launcher.wait(), 6);
@@ -171,13 +185,13 @@ TEST(LauncherOutput, ALogThatCannotBeWrittenIsRefusedBeforeAnyRankStarts) {
   }
 }
 
-TEST(LauncherOutput, AFullLogEndsAndTheJobGoesOn) {
+TEST(LauncherOutput, Fault158_AFullLogEndsAndTheJobGoesOnToCode1) {
   const fsdp::test::TemporaryDirectory directory;
   ASSERT_EQ(::symlink("/dev/full", directory.path("rank-1.log").c_str()), 0);
   LaunchOptions options = script(2, "echo one; sleep 0.2; echo two");
   options.log_dir = directory.path();
   LauncherProcess launcher(options);
-  EXPECT_EQ(launcher.wait(), 0);
+  EXPECT_EQ(launcher.wait(), 1) << "the output is not there";
   EXPECT_THAT(launcher.output(),
               AllOf(HasSubstr("rank-1.log' ends here: No space left"), HasSubstr("[1] two\n")));
   EXPECT_EQ(read_file(directory.path("rank-0.log")), "one\ntwo\n");
