@@ -17,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 
 class UnfinishedTest : public ::testing::Test {
  protected:
@@ -69,8 +70,8 @@ TEST_F(UnfinishedTest, Fault155_OnlyWhatAKilledProcessLeftIsRemoved) {
     directory_.write(mine, "the user's");
   }
   Unfinished(at("model"), PathKind::kFile);
-  EXPECT_THAT(names(), ElementsAre(".model.partial", ".model.partial-2", of_alive,
-                                   ".other.partial-0123456789abcdef", "model.partial"));
+  EXPECT_THAT(names(), UnorderedElementsAre(".model.partial", ".model.partial-2", of_alive,
+                                            ".other.partial-0123456789abcdef", "model.partial"));
 }
 
 TEST_F(UnfinishedTest, AFolderThatIsNotThereIsNamed) {
