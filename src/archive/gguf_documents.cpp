@@ -202,6 +202,13 @@ bool is_known(const std::string& key) {
 }  // namespace
 
 GgufHeads check_gguf_metadata(const std::string& path, const GgufHeader& header) {
+  if (const auto* parts = find<std::int64_t>(header, "split.count"); parts && *parts > 1) {
+    const auto* number = find<std::int64_t>(header, "split.no");  // counted from 0
+    fail(ErrorCode::kUnsupported, "'", path, "' is part ", number == nullptr ? 1 : *number + 1,
+         " of ", *parts,
+         " of a model that was split: join them first, llama-gguf-split --merge FIRST-PART "
+         "OUT.gguf");
+  }
   const auto architecture = need<std::string>(path, header, "general.architecture");
   FSDP_CHECK(architecture == "llama", ErrorCode::kUnsupported, "'", path,
              "' holds a model of the architecture '", architecture, "'; llama is supported");

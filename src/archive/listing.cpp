@@ -121,12 +121,21 @@ std::string resolve_checkpoint(const std::string& path) {
   if (fs::exists(fs::path(path) / kIndexName, ignored)) {
     return path;
   }
+  // Both are something else, for which there is another way.
+  const bool is_weights = path.ends_with(".safetensors") || path.ends_with(".gguf");
+  FSDP_CHECK(!fs::is_regular_file(path, ignored), ErrorCode::kInvalidArgument, "'", path, "' is a ",
+             is_weights ? "file of weights alone" : "file", ", no checkpoint",
+             is_weights ? ": load_weights() reads it" : "");
   FSDP_CHECK(fs::is_directory(path, ignored), ErrorCode::kNotFound, "there is no checkpoint '",
              path, "'");
   const LatestCheckpoint latest = latest_checkpoint(path);
   if (latest.found) {
     return latest.found->path;
   }
+  FSDP_CHECK(!fs::exists(fs::path(path) / "model.safetensors", ignored) &&
+                 !fs::exists(fs::path(path) / "model.safetensors.index.json", ignored),
+             ErrorCode::kInvalidArgument, "'", path,
+             "' holds weights alone, no checkpoint: load_weights() reads them");
   fail(ErrorCode::kNotFound, "'", path, "' holds neither ", kIndexName,
        " nor a complete checkpoint (step-N)", problems_of(latest.skipped));
 }

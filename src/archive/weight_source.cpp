@@ -133,6 +133,17 @@ TensorSource open_checkpoint(const std::string& path, SumCheck sums) {
   return source;
 }
 
+/// Shards of several files, as Hugging Face names them, say nothing without their index.
+void refuse_shards_without_index(const fs::path& directory) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    FSDP_CHECK(!name.ends_with(".safetensors") || name.find("-of-") == std::string::npos,
+               ErrorCode::kNotFound, "'", directory.string(), "' holds ", name, " but no ",
+               kFileIndex, ", which says what lies in which file: fetch it, too");
+  }
+}
+
 TensorSource open_files(const std::string& path, SumCheck sums) {
   std::error_code ignored;
   const fs::path place(path);
@@ -146,6 +157,9 @@ TensorSource open_files(const std::string& path, SumCheck sums) {
     lister.add_file(place, kOneFile);
     lister.source.documents = detail::read_documents(path);
   } else {
+    if (!fs::exists(place / kIndexName, ignored)) {
+      refuse_shards_without_index(place);
+    }
     return open_checkpoint(resolve_checkpoint(path), sums);
   }
   lister.source.reader = std::make_unique<FileReader>(std::move(lister.files));

@@ -104,7 +104,10 @@ class Reader {
       FSDP_CHECK(!address->empty() && address->find_first_of(" \t\n") == std::string::npos,
                  ErrorCode::kInvalidArgument, "MASTER_ADDR is '", *address,
                  "', must be a host name or an address without blanks");
-      environment.master_addr = *address;
+      // As in a URL: "[::1]" is ::1.
+      const bool is_bracketed =
+          address->size() > 2 && address->front() == '[' && address->back() == ']';
+      environment.master_addr = is_bracketed ? address->substr(1, address->size() - 2) : *address;
     }
     if (port) {
       environment.master_port =

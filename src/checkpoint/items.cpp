@@ -14,9 +14,12 @@ namespace fsdp::checkpoint::detail {
 namespace {
 
 constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
-    {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"},  {at::kBFloat16, "BF16"},
-    {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},
-    {at::kByte, "U8"},   {at::kBool, "BOOL"}};
+    {at::kFloat, "F32"},          {at::kDouble, "F64"},       {at::kHalf, "F16"},
+    {at::kBFloat16, "BF16"},      {at::kLong, "I64"},         {at::kInt, "I32"},
+    {at::kShort, "I16"},          {at::kChar, "I8"},          {at::kByte, "U8"},
+    {at::kBool, "BOOL"},          {at::kUInt16, "U16"},       {at::kUInt32, "U32"},
+    {at::kUInt64, "U64"},         {at::kComplexFloat, "C64"}, {at::kFloat8_e4m3fn, "F8_E4M3"},
+    {at::kFloat8_e5m2, "F8_E5M2"}};
 
 Item item_of(const NamedShard& parameter) {
   return {.section = archive::Section::kModel,

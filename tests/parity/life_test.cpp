@@ -72,6 +72,16 @@ TEST(Life, ShardingTwiceIsRefusedOnAllRanks) {
   });
 }
 
+TEST(Life, Fault149_AWholeOfShardedLayersSaysHowToNameUnits) {
+  run_threads(1, [](World world) {
+    torch::nn::Linear first(3, 3), second(3, 3);
+    torch::nn::Sequential whole(first, second);
+    const Sharded layer = fully_shard(first, world, test_options({}));
+    EXPECT_THAT(error_of([&] { fully_shard(whole, world); }),
+                HasSubstr("shard the whole once, Options::units says what is gathered together"));
+  });
+}
+
 TEST(Life, ComplexParametersThatTrainAreRefusedAtOnce) {
   struct Complex : nn::Module {
     Complex() : weight(register_parameter("weight", torch::randn({3}, torch::kComplexFloat))) {}

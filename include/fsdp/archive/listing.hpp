@@ -37,7 +37,8 @@ struct LatestCheckpoint {
 LatestCheckpoint latest_checkpoint(const std::string& root);
 
 /// The checkpoint that a person means by `path`: itself when it holds an index, else the newest
-/// complete one in it. @throws Error kNotFound naming what was looked for and what was incomplete
+/// complete one in it. @throws Error kNotFound naming what was looked for and what was incomplete;
+/// kInvalidArgument for weights alone, which load_weights() reads
 std::string resolve_checkpoint(const std::string& path);
 
 }  // namespace fsdp::archive

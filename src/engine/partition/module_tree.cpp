@@ -23,11 +23,14 @@ void check_parameters(const ModuleTree& tree) {
              "[fully_shard] the module has no parameters");
   const auto& [first_name, first] = tree.parameters.front();
   for (const auto& [name, tensor] : tree.parameters) {
-    FSDP_CHECK(!tensor.key_set().has(kTouchKey) || was_deferred(tensor),
-               ErrorCode::kInvalidArgument, "[fully_shard] parameter \"", name,
-               "\" is sharded already, with this module or with another one that shares it: keep "
-               "that Sharded. If it is gone, its weights are gone with it; copies made inside "
-               "full_parameters() come back by set_data()");
+    FSDP_CHECK(
+        !tensor.key_set().has(kTouchKey) || was_deferred(tensor), ErrorCode::kInvalidArgument,
+        "[fully_shard] parameter \"", name,
+        "\" is sharded already, with this module or with another one that shares it: keep "
+        "that Sharded. Layers are not sharded one by one before the whole, as FSDP in Python "
+        "is nested: shard the whole once, Options::units says what is gathered together. If "
+        "the Sharded is gone, its weights are gone with it; copies made inside "
+        "full_parameters() come back by set_data()");
     FSDP_CHECK(!tensor.requires_grad() || !tensor.is_complex(), ErrorCode::kUnsupported,
                "[fully_shard] parameter \"", name, "\" is ", c10::toString(tensor.scalar_type()),
                " and requires grad, but complex gradients cannot be reduced: hold it as "

@@ -125,6 +125,16 @@ TEST_F(ImportedWeightsTest, GgufPartsAreThoseOfTheWhole) {
   EXPECT_THROW(source.read(*source.find("model.norm.weight"), 32, 4, &value), Error);
 }
 
+TEST_F(ImportedWeightsTest, Fault149_APartOfASplitGgufSaysHowToJoinThem) {
+  GgufWriter first = llama_file(), second;
+  first.integer("split.no", 0);
+  first.integer("split.count", 3);
+  second.integer("split.no", 1);
+  second.integer("split.count", 3);
+  EXPECT_THAT(refusal(first), HasSubstr("is part 1 of 3 of a model that was split: join them"));
+  EXPECT_THAT(refusal(second), HasSubstr("is part 2 of 3"));
+}
+
 TEST_F(ImportedWeightsTest, GgufMetadataBecomeDocuments) {
   directory_.write("m.gguf", llama_file().bytes());
   write_weights(WeightSource(at("m.gguf")), at("hf"));

@@ -12,6 +12,7 @@
 
 #include "archive/file.hpp"
 #include "fsdp/archive/diff.hpp"
+#include "fsdp/archive/listing.hpp"
 #include "fsdp/base/error.hpp"
 #include "support/error_of.hpp"
 #include "support/small_checkpoint.hpp"
@@ -205,6 +206,20 @@ TEST_F(WeightsTest, DiffNamesWhatOnlyOneHas) {
   directory_.write("two.safetensors", bytes);
   EXPECT_THAT(diff_weights(at("one.safetensors"), at("two.safetensors")),
               ElementsAre("only in the first: half", "only in the second: hall"));
+}
+
+TEST_F(WeightsTest, Fault149_WhatIsSomethingElseIsSaidWithTheWayOn) {
+  write_weights(WeightSource(run()), at("one.safetensors"));
+  EXPECT_THAT(test::error_of([&] { resolve_checkpoint(at("one.safetensors")); }),
+              HasSubstr("is a file of weights alone, no checkpoint: load_weights() reads it"));
+  write_weights(WeightSource(run()), at("parts"), {.max_file_bytes = 70});
+  EXPECT_THAT(test::error_of([&] { resolve_checkpoint(at("parts")); }),
+              HasSubstr("holds weights alone, no checkpoint: load_weights() reads them"));
+  fs::remove(at("parts/model.safetensors.index.json"));
+  EXPECT_THAT(
+      test::error_of([&] { WeightSource(at("parts")); }),
+      ::testing::AllOf(HasSubstr("-of-00003.safetensors but no model.safetensors.index.json"),
+                       HasSubstr("fetch it, too")));
 }
 
 TEST_F(WeightsTest, WhatIsNoWeightsIsSaid) {

@@ -159,6 +159,11 @@ TEST(RankEnvironment, Fault127_LeftOverVariablesDoNotSplitAJobIntoManyWorlds) {
   EXPECT_EQ(read(changed(mpirun, "TORCHELASTIC_RUN_ID", "x")).size, 1) << "mpirun torchrun";
 }
 
+TEST(RankEnvironment, Fault149_AnAddressMayHaveTheBracketsOfAUrl) {
+  EXPECT_EQ(read(changed(torchrun(), "MASTER_ADDR", "[::1]")).master_addr, "::1");
+  EXPECT_EQ(read(changed(torchrun(), "MASTER_ADDR", "::1")).master_addr, "::1");
+}
+
 TEST(RankEnvironment, Fault127_MixUpsNameTheVariableAndItsValue) {
   const auto says = [](const char* name, const char* value) {
     return AllOf(HasSubstr(name), HasSubstr(std::string("'") + value + "'"));
