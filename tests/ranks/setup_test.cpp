@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -16,7 +18,10 @@
 #include <thread>
 #include <vector>
 
+#include "comm/gloo/gloo.hpp"
+#include "comm/join/rendezvous.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/rank_env.hpp"
 #include "fsdp/comm/transport.hpp"
 #include "fsdp/comm/world.hpp"
 #include "net/listeners.hpp"
@@ -297,6 +302,67 @@ TEST(Setup, Fault151_StrangersAtGloosDoorDoNotEndTheJob) {
        })) {
     EXPECT_EQ(rank.exit_code, 0) << rank.output;
   }
+}
+
+/// Takes the seats of Gloo's first pairs at the first socket on which this process listens, as
+/// another user of the host can, if he is quick; then says `word`.
+class Stranger {
+ public:
+  explicit Stranger(std::string word) : word_(std::move(word)) {}
+  ~Stranger() {
+    is_stopping_ = true;
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    std::set<int> doors;
+    while (doors.empty() && !is_stopping_) {
+      doors = net::listening_sockets();
+    }
+    for (const int door : doors) {
+      const auto at = net::resolve("127.0.0.1", net::port_of(door)).addresses.front();
+      for (std::int64_t seat = 0; seat < 4; ++seat) {
+        connections_.push_back(net::connect_to(at, milliseconds(200)));
+        const std::string text =
+            std::string(reinterpret_cast<const char*>(&seat), sizeof(seat)) + word_;
+        ::send(connections_.back().socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      }
+    }
+  }
+
+  const std::string word_;
+  std::vector<net::Connection> connections_;
+  std::atomic<bool> is_stopping_ = false;
+  std::thread thread_{[this] { run(); }};
+};
+
+void connect_beside_a_stranger(const std::string& word) {
+  for (const ProcessResult& rank : test::run_processes(2, "seat", [&](int) {
+         const auto environment = base::read_rank_environment();
+         const comm::detail::Meeting meeting =
+             comm::detail::join_store(environment, "gloo", seconds(60));
+         const Stranger stranger(word);
+         const auto transport =
+             comm::make_gloo_transport(meeting.store, {.rank = environment.rank,
+                                                       .size = environment.size,
+                                                       .master_addr = meeting.master_address,
+                                                       .timeout = seconds(60),
+                                                       .attempt = milliseconds(500)});
+         at::Tensor sum = at::full({1}, 1.0F);
+         transport->link().transport->all_reduce(sum, {.name = "sum"});
+         EXPECT_EQ(sum.item<float>(), 2);
+       })) {
+    EXPECT_EQ(rank.exit_code, 0) << rank.output;
+  }
+}
+
+TEST(Setup, Fault152_ASilentStrangerAmongGloosPairsIsFoundAndAllConnectAgain) {
+  connect_beside_a_stranger("");
+}
+
+TEST(Setup, Fault152_AStrangerWhoSpeaksAmongGloosPairsIsFoundAndAllConnectAgain) {
+  connect_beside_a_stranger(std::string(4096, 'x'));
 }
 
 TEST(Setup, OptionsLimitTheMeetingAndTheWaitsAfterIt) {

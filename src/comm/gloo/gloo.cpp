@@ -4,21 +4,16 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/checks.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/failure/broken_pipe.hpp"
-#include "comm/failure/quiet_store.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/gloo/gloo_exchange.hpp"
-#include "comm/gloo/gloo_threads.hpp"
 #include "comm/gloo/gloo_transport.hpp"
 #include "comm/gloo/gloo_work.hpp"
 #include "comm/gloo/staging_pool.hpp"
@@ -28,9 +23,6 @@
 #include "comm/seat.hpp"
 #include "comm/shared_file.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/base/log.hpp"
-#include "net/interface_choice.hpp"
-#include "net/listeners.hpp"
 
 namespace fsdp::comm {
 
@@ -280,48 +272,6 @@ std::unique_ptr<Work> GlooTransport::publish(const Label& label) {
 }
 
 }  // namespace detail
-
-namespace {
-
-/// Gives `gloo` its devices. @returns the sockets on which they listen
-std::set<int> add_devices(c10d::ProcessGroupGloo::Options& gloo, const GlooOptions& options) {
-  const auto choices = net::choose_interfaces(options.master_addr);
-  // Other threads may be other ranks, whose sockets are not ours.
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  const std::set<int> before = net::listening_sockets();
-  for (const net::InterfaceChoice& choice : choices) {
-    base::log(base::LogLevel::kDebug, "rank ", options.rank, " listens on ", choice.address, " (",
-              choice.interface, "), from ", choice.reason);
-    gloo.devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(choice.address));
-  }
-  std::set<int> sockets = net::listening_sockets();
-  std::erase_if(sockets, [&before](int socket) { return before.contains(socket); });
-  return sockets;
-}
-
-}  // namespace
-
-c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                               const GlooOptions& options) {
-  // For Gloo's threads.
-  const detail::NoBrokenPipe guard;
-  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  // Gloo ends the process when it has no descriptor for one who connects, a stranger too.
-  net::raise_open_files();
-  const std::set<int> doors = add_devices(*gloo, options);
-  const detail::QuietStore quiet;
-  try {
-    auto backend =
-        c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
-    detail::lower_priority_of_gloo_threads();
-    // All pairs are connected, and whoever else comes is none of them.
-    std::ranges::for_each(doors, net::admit_nobody);
-    return backend;
-  } catch (const std::exception& error) {
-    detail::fail_to_connect(store, options.rank, options.size, detail::cause_of(error));
-  }
-}
 
 std::shared_ptr<detail::HostTransport> make_gloo_transport(c10::intrusive_ptr<c10d::Store> store,
                                                            const GlooOptions& options) {

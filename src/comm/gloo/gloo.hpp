@@ -37,12 +37,16 @@ struct GlooOptions {
   std::string master_addr = "127.0.0.1";
   /// For the connection, and for the collectives until set_timeout().
   detail::Milliseconds timeout{};
+  /// How long connecting may stand still before all try again; twice as long each time.
+  detail::Milliseconds attempt = std::chrono::seconds(10);
 };
 
 GlooOptions gloo_options(const detail::Site& site);
 
-/// Connects all ranks with each other.
-/// @collective all ranks @blocks until all are connected
+/// Connects all ranks with each other. What fails, or stands still, is tried again; see NOTE
+/// [strangers among the pairs] in gloo_connect.cpp.
+/// @collective all ranks @blocks until all are connected, up to the time-out
+/// @throws Error kPeerFailed
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                const GlooOptions& options);
 

@@ -28,10 +28,6 @@ struct MeetingPlace {
   bool is_on_one_host() const;
 };
 
-/// FSDP_JOB_SECRET, else the first line of the file that FSDP_JOB_SECRET_FILE names, else empty.
-/// @throws Error kInvalidArgument for one that is too short, or a file that others may read
-std::string read_job_secret();
-
 /// On rank 0. @blocks until `deadline` @throws Error kIo, kInvalidArgument for a second rank 0
 c10::intrusive_ptr<JobStore> serve_store(const MeetingPlace& place);
 

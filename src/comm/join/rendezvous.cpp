@@ -11,6 +11,7 @@
 #include "comm/failure/quiet_store.hpp"
 #include "comm/join/agent_store.hpp"
 #include "comm/join/claims.hpp"
+#include "comm/join/job_secret.hpp"
 #include "comm/join/own_store.hpp"
 #include "fsdp/base/error.hpp"
 #include "net/network.hpp"

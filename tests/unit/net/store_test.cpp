@@ -216,13 +216,18 @@ TEST(JobStore, Fault151_WithoutDescriptorsItGoesOn) {
   late.socket.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit none = before;
-  none.rlim_cur = 0;  // what is open stays open
-  ::setrlimit(RLIMIT_NOFILE, &none);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  std::vector<base::Descriptor> rest;
+  do {
+    rest.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  } while (rest.back().get() >= 0);
   // In the backlog, where the server cannot accept it.
   store.knock(late);
   rank->set("still", "served");
   EXPECT_EQ(rank->get("still"), "served");
+  rest.clear();
   ::setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(store.greet(late), Welcome::kAdmitted);
 }
