@@ -63,10 +63,11 @@ class Sharded {
   /// One 1-D leaf per parameter, possibly empty, in the module's order, of the dtype that the
   /// optimizer updates (see MixedPrecision): a view of this rank's flat shard. Its grad, by default
   /// the mean over ranks, is there when backward() returns, if any rank used the parameter in a way
-  /// that gives it one. A parameter may be frozen or unfrozen between steps, on all ranks alike, by
-  /// requires_grad_() of the module's tensor or of its shard, each of which follows the other from
-  /// the next forward on; one that was frozen when it was sharded gets its buffers then. Build
-  /// optimizers on these.
+  /// that gives it one. It is reset when the grad of the module's tensor is (module->zero_grad());
+  /// when a gradient was assigned there, asking for it throws kInvalidArgument. A parameter may be
+  /// frozen or unfrozen between steps, on all ranks alike, by requires_grad_() of the module's
+  /// tensor or of its shard, each of which follows the other from the next forward on; one that was
+  /// frozen when it was sharded gets its buffers then. Build optimizers on these.
   ///
   /// Write a shard by any operator. Of one that gets other memory, by set_data() or set_(), the
   /// values go into the unit's shard before the next forward, and the tensor shows that again; what
@@ -97,8 +98,8 @@ class Sharded {
   /// shared memory that were read since backward
   void mark_written();
 
-  /// Forgets all gradients, as `optimizer.zero_grad()` does, and those that set_gradient_sync()
-  /// has deferred.
+  /// Forgets all gradients, as `optimizer.zero_grad()` and `module->zero_grad()` do, and those that
+  /// set_gradient_sync() has deferred.
   void zero_grad();
   /// Which collectives the backwards that come end with; between backwards, the same on all ranks.
   /// @memory what waits is held by Kind::kDeferred from the first call that defers; the promise

@@ -141,7 +141,10 @@ void Engine::weight_viewed(int unit, int parameter) {
 void Engine::shard_written(int unit) {
   const std::lock_guard lock(mutex_);
   check_usable();
-  gradients_.check_none_waits(unit);
+  if (gradients_.has_waiting()) {
+    follow_module_grads();
+    gradients_.check_none_waits(unit);
+  }
   residency_.announce_write(unit);
   executor_.expect_changes();
 }
@@ -156,6 +159,13 @@ void Engine::refuse_grad_use(const Hit& hit, const char* op) {
   engine::refuse_grad_use(layout_, hit, op);
 }
 
+void Engine::zero_grad_of(const Hit& hit) {
+  const auto lock = enter();
+  const OwnShards own;
+  gradients_.check_not_open("zero_grad");
+  gradients_.zero(hit.unit, hit.parameter);
+}
+
 std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
   const auto lock = enter();
   return executor_.expected_run(units,
@@ -168,11 +178,19 @@ void Engine::open_backward() {
   if (gradients_.is_open()) {
     return;
   }
+  follow_module_grads();
   join_backward(weak_from_this());
   if (gradients_.open()) {
     renew_promise();
   }
   executor_.begin_backward();
+}
+
+void Engine::expect_gradient(int unit, int parameter) {
+  const auto lock = enter();
+  const c10::NoGradGuard no_grad;
+  open_backward();
+  gradients_.take_out_guard(unit, parameter);
 }
 
 void Engine::gradient(int unit, int parameter, const at::Tensor& tensor) {
@@ -202,8 +220,26 @@ void Engine::backward_died() noexcept {
   gradients_.note_death();
 }
 
+void Engine::shard_grad_asked(int unit, int parameter) {
+  // Without the lock: the tensors' grads are the asker's to read, and mostly are as they were left.
+  if (gradients_.is_as_left(unit, parameter)) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  const OwnShards own;
+  if (!gradients_.is_open()) {
+    gradients_.follow(unit, parameter);
+  }
+}
+
+void Engine::follow_module_grads() {
+  const OwnShards own;
+  gradients_.follow_all();
+}
+
 void Engine::set_gradient_sync(GradientSync sync) {
   const auto lock = enter();
+  follow_module_grads();
   gradients_.set_sync(sync);
   renew_promise();
 }

@@ -53,14 +53,17 @@ class Engine : public TouchTarget,
   [[noreturn]] void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
                                   const char* op) override;
   [[noreturn]] void refuse_grad_use(const Hit& hit, const char* op) override;
+  void zero_grad_of(const Hit& hit) override;
   OperandCast cast_of(int unit) const override {
     return {.operands = layout_.at(unit).casts_operands, .results = layout_.at(unit).result_dtype};
   }
 
-  // BackwardTarget: called by autograd.
+  // BackwardTarget: called by autograd, the last by whoever has a shard.
+  void expect_gradient(int unit, int parameter) override;
   void gradient(int unit, int parameter, const at::Tensor& tensor) override;
   void end_backward() override;
   void backward_died() noexcept override;
+  void shard_grad_asked(int unit, int parameter) override;
 
   // ShardAccess: called by optimizers, averages and checkpoints.
   std::vector<NamedShard> named_shards() const override;
@@ -111,6 +114,8 @@ class Engine : public TouchTarget,
   /// Throws the first failure, if the group has not recovered since.
   void check_usable();
   void open_backward();
+  /// See NOTE [two handles on one gradient].
+  void follow_module_grads();
   void renew_promise();
 
   mutable std::recursive_mutex mutex_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/touch/backward.hpp"
+#include "engine/touch/shard_grad.hpp"
 #include "engine/unit/named_shards.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -37,6 +38,7 @@ void Gradients::connect(const std::weak_ptr<TouchTarget>& touch,
     if (c10::isFloatingType(unit.dtype) || c10::isComplexType(unit.dtype)) {
       for (int i = 0; i < unit.layout->parameters(); ++i) {
         install_gradient_hooks(backward, index, i, unit.at(i).tensor);
+        install_grad_follower(backward, index, i, shards_[static_cast<std::size_t>(index)].part(i));
       }
     }
   }
@@ -51,6 +53,7 @@ bool Gradients::open() {
 
 void Gradients::bury() {
   backward_ = Backward::kNone;
+  reset_grads();  // it may have left a gradient that was on its way
   health_.together([&] { sink_.drop_collected(); });
 }
 
@@ -81,7 +84,7 @@ void Gradients::deliver(const End& end) {
 }
 
 bool Gradients::set_guards() {
-  for (const GradGuards& guards : guards_) {
+  for (GradGuards& guards : guards_) {
     guards.set();
   }
   return !std::exchange(are_guards_set_, true);
@@ -127,9 +130,41 @@ void Gradients::set_divisor(double divisor) {
   sink_.set_divisor(divisor);
 }
 
+void Gradients::zero() {
+  reset_grads();
+  sink_.zero();
+}
+
+void Gradients::follow(int unit, int parameter) {
+  switch (guards(unit).state(parameter)) {
+    case ModuleGrad::kAsLeft: break;
+    case ModuleGrad::kReset:
+      guards(unit).accept_reset(parameter);
+      sink_.forget(unit, parameter);
+      break;
+    case ModuleGrad::kAssigned:
+      fail(
+          ErrorCode::kInvalidArgument,
+          "[grad] a gradient was assigned to the module's tensor of \"",
+          layout_.at(unit).at(parameter).name,
+          "\", but gradients live in shards, where optimizers and backwards look for them. Let "
+          "backward deliver it: zero_grad(), then (weight * gradient).sum().backward(), which also "
+          "averages it over the ranks. Or set the grad of the parameter's shard in "
+          "sharded.named_parameters(). module->zero_grad() takes out what was assigned");
+  }
+}
+
+void Gradients::follow_all() {
+  for (int unit = 0; unit < std::ssize(guards_); ++unit) {
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      follow(unit, i);
+    }
+  }
+}
+
 void Gradients::check_none_waits(int unit) const {
-  FSDP_CHECK(is_open() || !sink_.has_deferred(), ErrorCode::kInvalidArgument,
-             "[optimizer] the shards of unit \"", layout_.at(unit).name,
+  FSDP_CHECK(!has_waiting(), ErrorCode::kInvalidArgument, "[optimizer] the shards of unit \"",
+             layout_.at(unit).name,
              "\" are about to change while gradients wait to be reduced: they would be missing in "
              "this step. Call set_gradient_sync(GradientSync::kEveryBackward) before the last "
              "backward of a step, or zero_grad() to forget them");
@@ -148,9 +183,13 @@ void Gradients::remove_hook(std::uint64_t id) {
 
 void Gradients::start_over() {
   backward_ = Backward::kNone;
+  reset_grads();  // a gradient that was refused may have stayed
   sink_.start_over();
-  for (const GradGuards& guards : guards_) {
-    guards.reset();  // a gradient that was refused may have stayed
+}
+
+void Gradients::reset_grads() {
+  for (GradGuards& guards : guards_) {
+    guards.reset();
     if (are_guards_set_) {
       guards.set();
     }

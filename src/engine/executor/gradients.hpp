@@ -63,6 +63,8 @@ class Gradients {
   /// After the reductions: hands gradients out, upon which all ranks have ended this backward, or
   /// leaves them where later backwards add to them. @collective all ranks, in the former case
   void deliver(const End& end);
+  /// Takes the placeholder out of the grad of a module's tensor.
+  void take_out_guard(int unit, int parameter) { guards(unit).take_out(parameter); }
   /// Puts placeholders into the grads of the module's tensors. Returns whether it is the first
   /// time.
   bool set_guards();
@@ -90,7 +92,20 @@ class Gradients {
   /// @throws Error kInvalidArgument when gradients wait to be reduced, which a change of the unit's
   /// shards would miss
   void check_none_waits(int unit) const;
-  void zero() { sink_.zero(); }
+  /// Whether gradients wait that only the engine knows.
+  bool has_waiting() const { return !is_open() && sink_.has_deferred(); }
+  /// Forgets all gradients, also those that wait.
+  void zero();
+  /// Makes what there is of a parameter's gradient zero.
+  void zero(int unit, int parameter) { sink_.zero(unit, parameter); }
+  /// Whether the grad of the module's tensor is what the engine left there.
+  bool is_as_left(int unit, int parameter) const {
+    return guards_[static_cast<std::size_t>(unit)].state(parameter) == ModuleGrad::kAsLeft;
+  }
+  /// Does to a parameter's gradient what the program did to the grad of the module's tensor.
+  /// @throws Error kInvalidArgument when that is a gradient of the program's own
+  void follow(int unit, int parameter);
+  void follow_all();
   void set_loss_scaled() { is_loss_scaled_ = true; }
   /// Whether losses are scaled, so that gradients in float16 do not vanish.
   bool is_loss_scaled() const { return is_loss_scaled_; }
@@ -114,6 +129,10 @@ class Gradients {
     kHasGradients,  ///< open, and one has arrived
     kDied,          ///< what it left is cleared at the next call
   };
+  /// Takes out what is in the grads of the module's tensors; placeholders come back.
+  void reset_grads();
+  GradGuards& guards(int unit) { return guards_[static_cast<std::size_t>(unit)]; }
+
   const ModuleLayout& layout_;
   const std::vector<FlatParts>& shards_;
   Health& health_;

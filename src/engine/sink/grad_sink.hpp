@@ -67,7 +67,7 @@ class GradSink {
   /// Whether this backward leaves the gradients of a bundle whole and sends nothing.
   bool defers(int bundle) const;
   /// Whether gradients wait for a backward to reduce them.
-  bool has_deferred() const { return has_deferred_; }
+  bool has_deferred() const;
 
   void open(int bundle, int buffer);
   /// Whether every parameter of the bundle that requires grad has one since open().
@@ -99,6 +99,10 @@ class GradSink {
   void take_over();
   /// Forgets all gradients, also those that wait.
   void zero();
+  /// Of one parameter.
+  void forget(int unit, int parameter);
+  /// Makes it zero where it is; what waits is forgotten.
+  void zero(int unit, int parameter);
   /// The same, and those on their way: their collectives are void.
   void start_over();
 
@@ -164,6 +168,7 @@ class GradSink {
   std::unique_ptr<comm::Work> start_outer(int unit, const at::Tensor& src);
   static at::Tensor answered_part(const Unit& unit, const at::Tensor& shard);
   void advance_outer();
+  void forget_waiting(int unit, int parameter);
   void enter(memory::Kind kind, std::int64_t bytes);
 
   comm::Transport& world_;
@@ -177,7 +182,7 @@ class GradSink {
   Presence presence_;
   GradientSync sync_ = GradientSync::kEveryBackward;
   double divisor_ = 1.0;
-  bool has_deferred_ = false;
+  bool has_deferred_ = false;  ///< and not all of it was forgotten: see has_deferred()
 
   Places places_;                    ///< of gradients in a reduce buffer
   std::vector<at::Tensor> buffers_;  ///< the ring, then those of one bundle

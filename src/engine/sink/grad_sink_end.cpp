@@ -117,6 +117,48 @@ void GradSink::zero() {
   }
 }
 
+void GradSink::forget(int unit, int parameter) {
+  forget_waiting(unit, parameter);
+  shards(unit).part(parameter).mutable_grad().reset();
+}
+
+void GradSink::zero(int unit, int parameter) {
+  forget_waiting(unit, parameter);
+  at::Tensor& grad = shards(unit).part(parameter).mutable_grad();
+  if (grad.defined()) {
+    grad.zero_();
+  }
+}
+
+/// Of what waits, sums are of whole units.
+void GradSink::forget_waiting(int unit, int parameter) {
+  if (!has_deferred_) {
+    return;
+  }
+  OfUnit& from = of(unit);
+  const SliceRun& give = at(unit).placement.give;
+  from.arrivals[static_cast<std::size_t>(parameter)].is_deferred = false;
+  presence_.forget(unit, parameter);
+  if (from.has_partial) {
+    const auto piece = at(unit).layout->piece(parameter, give.first, give.count);
+    from.partial.narrow(0, piece.shard_offset, piece.numel).zero_();
+  }
+  if ((from.has_sum & kWaits) != 0) {
+    grads(unit).part(parameter).zero_();
+  }
+}
+
+bool GradSink::has_deferred() const {
+  for (int unit = 0; has_deferred_ && unit < layout_.count(); ++unit) {
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      if (of(unit).arrivals[static_cast<std::size_t>(i)].is_deferred || presence_.has(unit, i)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void GradSink::start_over() {
   zero();
   outer_.clear();

@@ -153,15 +153,14 @@ void join_backward(std::weak_ptr<BackwardTarget> target) { BackwardScope::join(s
 
 void install_gradient_hooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
                             const at::Tensor& tensor) {
-  // Takes the placeholder out of the tensor's grad before autograd accumulates into it. By
-  // register_hook, as users do: it keeps a list, where the lower-level hooks replace each other. A
-  // tensor that is frozen now may train later.
+  // Before autograd accumulates, the placeholder has to go. By register_hook, as users do: it keeps
+  // a list, where the lower-level hooks replace each other. A tensor that is frozen now may train
+  // later.
   const bool requires_grad = tensor.requires_grad();
   tensor.requires_grad_(true);
-  tensor.register_hook([impl = tensor.unsafeGetTensorImpl()](const at::Tensor&) -> void {
-    at::Tensor& grad = impl->mutable_grad();  // the tensor owns this hook
-    if (grad.defined() && grad.key_set().has(kTouchKey)) {
-      grad.reset();
+  tensor.register_hook([target, unit, parameter](const at::Tensor&) -> void {
+    if (const auto told = target.lock()) {
+      told->expect_gradient(unit, parameter);
     }
   });
   tensor.requires_grad_(requires_grad);

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Who is told what a backward brings and how it ends. See NOTE [The end of backward].
+/// Who is told what a backward brings and how it ends, and that somebody asks for what it brought.
+/// See NOTE [The end of backward].
+/// See NOTE [two handles on one gradient].
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace fsdp::engine {
 
-/// *Thread safety*: gradient() is called from autograd's threads; the others from the thread that
-/// called backward(), after gradient() has returned on all threads.
+/// *Thread safety*: expect_gradient() and gradient() are called from autograd's threads; the next
+/// two from the thread that called backward(), after they have returned on all threads;
+/// shard_grad_asked() from any.
 class BackwardTarget {
  public:
   virtual ~BackwardTarget() = default;
+  /// Autograd is about to accumulate a gradient into the module's tensor, or to capture it.
+  virtual void expect_gradient(int unit, int parameter) = 0;
   /// A gradient of the module's tensor is there.
   virtual void gradient(int unit, int parameter, const at::Tensor& tensor) = 0;
   /// The outermost backward has ended.
   virtual void end_backward() = 0;
   /// An exception ended it.
   virtual void backward_died() noexcept = 0;
+  /// Somebody asks for the grad of a shard, to read or to replace it. @throws Error
+  /// kInvalidArgument when a gradient was assigned to the module's tensor
+  virtual void shard_grad_asked(int unit, int parameter) = 0;
 };
 
 }  // namespace fsdp::engine

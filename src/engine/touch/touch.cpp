@@ -187,6 +187,7 @@ struct Call {
   const OperatorInfo& info;
   std::uint64_t signature;
   at::Tensor shard = {};  ///< one of its inputs, if any is a part of a parameter or gradient
+  bool is_done = false;   ///< there is nothing left to run
 };
 
 void collect(const at::Tensor& tensor, bool is_write, Call& call, AllHits& all) {
@@ -211,7 +212,10 @@ void collect(const at::Tensor& tensor, bool is_write, Call& call, AllHits& all) 
   }
   const Hit hit{entry.unit, entry.parameter, is_write};
   if (entry.role == StorageRole::kGradGuard) {
-    target->refuse_grad_use(hit, op);
+    // All that module->zero_grad(/*set_to_none=*/false) does.
+    call.is_done = std::string_view(op) == "aten::zero_";
+    call.is_done ? target->zero_grad_of(hit) : target->refuse_grad_use(hit, op);
+    return;
   }
   if (entry.role == StorageRole::kShard || entry.role == StorageRole::kGradShard) {
     const bool is_gradient = entry.role == StorageRole::kGradShard;
@@ -340,6 +344,9 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   Call call{schema.name().c_str(), info, reinterpret_cast<std::uintptr_t>(&schema)};
   for (std::size_t i = 0; i < count; ++i) {
     collect((*stack)[stack->size() - count + i], (info.writes >> i) & 1, call, all);
+  }
+  if (call.is_done) {
+    return;  // its result is its input
   }
   Pins pins;
   for (TargetHits& hits : all.targets) {

@@ -69,6 +69,8 @@ class TouchTarget {
                                           const char* op) = 0;
   /// Throws the error that says what to do instead.
   [[noreturn]] virtual void refuse_grad_use(const Hit& hit, const char* op) = 0;
+  /// The program zeroes the grad of the module's tensor.
+  virtual void zero_grad_of(const Hit& hit) = 0;
 };
 
 /// Touches units as an operator called `op` would that takes their weights and ends at once.

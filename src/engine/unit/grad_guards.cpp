@@ -15,21 +15,40 @@ GradGuards::GradGuards(const Unit& unit, int index, const std::weak_ptr<TouchTar
     registrations_.emplace_back(storages_.back().key(), target, index,
                                 static_cast<int>(guards_.size()), StorageRole::kGradGuard);
     guards_.push_back(storages_.back().tagged_view(like, parameter.sizes, parameter.strides));
+    is_set_.push_back(0);
   }
 }
 
-void GradGuards::set() const {
+void GradGuards::set() {
   for (std::size_t i = 0; i < guards_.size(); ++i) {
     if (unit_.parameters[i].tensor.requires_grad()) {
       unit_.parameters[i].tensor.mutable_grad() = guards_[i];
+      is_set_[i] = 1;
     }
   }
 }
 
-void GradGuards::reset() const {
-  for (const Parameter& parameter : unit_.parameters) {
-    parameter.tensor.mutable_grad().reset();
+void GradGuards::reset() {
+  for (int i = 0; i < std::ssize(guards_); ++i) {
+    take_out(i);
   }
+}
+
+void GradGuards::take_out(int parameter) {
+  unit_.at(parameter).tensor.mutable_grad().reset();
+  is_set_[static_cast<std::size_t>(parameter)] = 0;
+}
+
+ModuleGrad GradGuards::state(int parameter) const {
+  const auto index = static_cast<std::size_t>(parameter);
+  const at::Tensor& grad = unit_.at(parameter).tensor.unsafeGetTensorImpl()->grad();
+  if (!grad.defined()) {
+    return is_set_[index] != 0 ? ModuleGrad::kReset : ModuleGrad::kAsLeft;
+  }
+  // By its storage: zero_grad(/*set_to_none=*/false) leaves a detached alias of it there.
+  const bool is_guard =
+      grad.has_storage() && grad.storage().unsafeGetStorageImpl() == storages_[index].key();
+  return is_guard ? ModuleGrad::kAsLeft : ModuleGrad::kAssigned;
 }
 
 }  // namespace fsdp::engine
