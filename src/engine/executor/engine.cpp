@@ -74,6 +74,7 @@ void Engine::start_over_if_stale() {
 void Engine::check_usable() {
   start_over_if_stale();
   health_.check();
+  full_scope_.check();
 }
 
 std::unique_lock<std::recursive_mutex> Engine::enter() {
@@ -97,6 +98,7 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   const bool records_graph = c10::GradMode::is_enabled();
   const c10::NoGradGuard no_grad;
   check_touch(layout_, hits, op, full_scope_.takes_writes());
+  full_scope_.adopt();
   residency_.note_taken(hits);
   Pass pass = Pass::kBackward;
   if (current_graph_task() >= 0 || gradients_.is_open()) {

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <sstream>
 #include <utility>
 
 #include "engine/unit/home.hpp"
@@ -87,11 +88,65 @@ void FullScope::show(int index, const at::Tensor& whole) {
   residency_.show(index, *views);
 }
 
+void FullScope::adopt() {
+  const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  for (int unit = 0; depth_ > 0 && unit < layout_.count(); ++unit) {
+    adopt(unit);
+  }
+}
+
+/// See NOTE [weights replaced inside of a scope].
+void FullScope::adopt(int index) {
+  const Unit& unit = layout_.at(index);
+  const auto describe = [](at::ScalarType type, at::IntArrayRef sizes, c10::Device device) {
+    std::ostringstream text;
+    text << c10::toString(type) << " " << sizes << " on " << device;
+    return text.str();
+  };
+  for (int i = 0; i < unit.layout->parameters(); ++i) {
+    if (residency_.is_shown(index, i)) {
+      continue;
+    }
+    const Parameter& parameter = unit.at(i);
+    const at::Tensor& now = parameter.tensor;
+    FSDP_CHECK(
+        is_written_back_, ErrorCode::kInvalidArgument, "[full_parameters] \"", parameter.name,
+        "\" was replaced (by torch::load, to or set_data) inside a scope that does not write "
+        "back: use full_parameters(/*writeback=*/true) on all ranks");
+    FSDP_CHECK(now.sizes() == at::IntArrayRef(parameter.sizes) && now.scalar_type() == unit.dtype &&
+                   now.device() == unit.device && now.layout() == c10::kStrided,
+               ErrorCode::kInvalidArgument, "[full_parameters] \"", parameter.name,
+               "\" was replaced by ", describe(now.scalar_type(), now.sizes(), now.device()),
+               ", and its shards hold ", describe(unit.dtype, parameter.sizes, unit.device),
+               ": nothing of this scope is written back. Convert what you load before; a module is "
+               "converted before fully_shard()");
+    whole_[static_cast<std::size_t>(index)]
+        .narrow(0, unit.layout->offset(i), parameter.numel)
+        .as_strided(parameter.sizes, parameter.strides)
+        .copy_(now);
+  }
+  residency_.show_replaced(index);
+}
+
+void FullScope::check() {
+  if (refusal_ != nullptr) {
+    std::rethrow_exception(std::exchange(refusal_, nullptr));
+  }
+}
+
 void FullScope::end(std::uint64_t scope) {
-  if (depth_ == 0 || scope != scope_ || --depth_ > 0) {
+  if (depth_ == 0 || scope != scope_ || depth_-- > 1) {
     return;
   }
   const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  try {
+    for (int unit = 0; unit < layout_.count(); ++unit) {
+      adopt(unit);
+    }
+  } catch (...) {
+    refusal_ = std::current_exception();
+    is_written_back_ = false;
+  }
   for (int index = 0; index < layout_.count(); ++index) {
     if (is_written_back_) {
       const Unit& unit = layout_.at(index);
@@ -100,6 +155,7 @@ void FullScope::end(std::uint64_t scope) {
       shard.bump_version();
     }
     residency_.show_again(index);
+    residency_.show_replaced(index);
     residency_.put_away(index);
   }
   executor_.unhold();
@@ -107,7 +163,11 @@ void FullScope::end(std::uint64_t scope) {
 }
 
 void FullScope::start_over() {
+  for (int unit = 0; depth_ > 0 && unit < layout_.count(); ++unit) {
+    residency_.show_replaced(unit);
+  }
   depth_ = 0;
+  refusal_ = nullptr;
   clear();
 }
 

@@ -5,11 +5,19 @@
 /// The module's tensors have the low type, what a scope shows has the shards'. So for its length
 /// they get storages of their own: a view of a low-precision weight that somebody kept then reads
 /// freed memory, which throws, and never the bytes of another type.
+///
+/// NOTE [weights replaced inside of a scope]
+/// torch::load() and set_data() do not write into a weight, they put another tensor's memory into
+/// its place. What is there at a touch or at the scope's end is copied into the scope's own whole
+/// unit, as if the program had written there, and the module's tensor is a view of that again. What
+/// cannot be copied without a conversion, or must not, is refused: at the touch, or at the end,
+/// where nothing of the scope is written back then, and the next call throws.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -40,6 +48,10 @@ class FullScope {
   /// Scopes nest. Returns which outermost one it is, for end(). @collective all ranks, outermost
   std::uint64_t begin(bool writeback);
   void end(std::uint64_t scope);
+  /// Takes over what the program has put into the place of weights. @throws Error kInvalidArgument
+  void adopt();
+  /// Throws what the last end() refused, once.
+  void check();
   /// Whether operators may write weights.
   bool takes_writes() const { return depth_ > 0 && is_written_back_; }
   /// After the group has recovered: there is none, and nothing is written back.
@@ -47,6 +59,7 @@ class FullScope {
 
  private:
   void show(int unit, const at::Tensor& whole);
+  void adopt(int unit);
   void clear();
 
   const ModuleLayout& layout_;
@@ -64,6 +77,7 @@ class FullScope {
   /// By unit; null for one that is not cast.
   std::vector<std::unique_ptr<WeightViews>> views_;
   std::int64_t bytes_ = 0;
+  std::exception_ptr refusal_;
 };
 
 }  // namespace fsdp::engine

@@ -140,10 +140,13 @@ void Residency::check_in_shards(const char* where) const {
 }
 
 void Residency::check_in_shards(int unit, int parameter, const char* where) const {
-  FSDP_CHECK(of(unit).shown->shows(parameter), ErrorCode::kInvalidArgument, "[", where,
-             "] parameter \"", layout_.at(unit).at(parameter).name,
-             "\" no longer lives in its unit's shards: module->to(), half() or set_data() after "
-             "fully_shard() takes weights out. Convert the module before sharding it");
+  FSDP_CHECK(
+      is_shown(unit, parameter), ErrorCode::kInvalidArgument, "[", where, "] parameter \"",
+      layout_.at(unit).at(parameter).name,
+      "\" no longer lives in its unit's shards: module->to(), half(), torch::load() or "
+      "set_data() after fully_shard() takes weights out. Convert the module before sharding it; "
+      "load into it inside full_parameters(/*writeback=*/true), which hands replaced weights "
+      "of the same type to the shards");
 }
 
 void Residency::show(int unit, const WeightViews& elsewhere) {
@@ -154,6 +157,16 @@ void Residency::show(int unit, const WeightViews& elsewhere) {
 void Residency::show_again(int unit) {
   if (std::exchange(of(unit).shown, &views(unit)) != &views(unit)) {
     views(unit).show();
+  }
+}
+
+void Residency::show_replaced(int unit) {
+  const int parameters = layout_.at(unit).layout->parameters();
+  for (int i = 0; i < parameters; ++i) {
+    if (!is_shown(unit, i)) {
+      of(unit).shown->show();
+      return;
+    }
   }
 }
 

@@ -77,9 +77,13 @@ class Residency {
   /// @throws Error kInvalidArgument, which names `where`, when the program took weights out
   void check_in_shards(const char* where) const;
   void check_in_shards(int unit, int parameter, const char* where) const;
+  /// Whether the module's tensor is the view that it was made.
+  bool is_shown(int unit, int parameter) const { return of(unit).shown->shows(parameter); }
   /// The module's tensors of a unit are shown elsewhere for a time, then here again.
   void show(int unit, const WeightViews& elsewhere);
   void show_again(int unit);
+  /// Those that the program has replaced, where they were shown last.
+  void show_replaced(int unit);
   /// Points them at `whole`, in the type that operators take; until put_away().
   void install(int unit, void* whole);
   void put_away(int unit);
