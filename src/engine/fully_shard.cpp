@@ -8,7 +8,10 @@
 
 #include "engine/executor/engine.hpp"
 #include "engine/partition/layer_members.hpp"
+#include "engine/partition/module_registry.hpp"
 #include "engine/partition/partition.hpp"
+#include "engine/touch/deferred.hpp"
+#include "engine/touch/touch.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp {
@@ -25,15 +28,6 @@ Sharded fully_shard(const torch::jit::Module& module, const World& world, Option
   return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
 }
 
-namespace {
-/// Module keeps its registry protected and offers no way to replace an entry.
-struct RegistryAccess : torch::nn::Module {
-  static auto& parameters(torch::nn::Module& module) {
-    return module.*(&RegistryAccess::parameters_);
-  }
-};
-}  // namespace
-
 void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
                  const std::string& to_name) {
   const auto source_parameters = from.named_parameters(/*recurse=*/false);
@@ -47,12 +41,19 @@ void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::n
   FSDP_CHECK(source->sizes() == target->sizes(), ErrorCode::kInvalidArgument, "[tie_weights] \"",
              from_name, "\" has shape ", source->sizes(), " and \"", to_name, "\" has shape ",
              target->sizes(), ", tied weights have one shape");
+  for (const auto& [name, tensor] : {std::pair(&from_name, source), std::pair(&to_name, target)}) {
+    FSDP_CHECK(
+        !tensor->key_set().has(engine::kTouchKey) || engine::was_deferred(*tensor),
+        ErrorCode::kInvalidArgument, "[tie_weights] \"", *name,
+        "\" is sharded already, and its shards would stay apart from the other's: tie weights "
+        "before fully_shard()");
+  }
   for (const engine::Member& member : engine::layer_members(to)) {
     if (member.name == to_name) {
       *member.tensor = *source;
     }
   }
-  RegistryAccess::parameters(to)[to_name] = *source;
+  engine::parameters_of(to)[to_name] = *source;
 }
 
 }  // namespace fsdp

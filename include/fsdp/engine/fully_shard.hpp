@@ -54,7 +54,8 @@ Sharded fully_shard(const torch::jit::Module& module, const World& world, Option
 
 /// Ties `name` of `to` to `name` of `from` so that both names hold one tensor: the registry and,
 /// for torch::nn layers, the member. Call before sharding and before building an optimizer.
-/// @throws Error kInvalidArgument when shapes differ, kNotFound when there is no such parameter
+/// @throws Error kInvalidArgument when shapes differ or either is sharded already, kNotFound when
+/// there is no such parameter
 void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
                  const std::string& to_name);
 

@@ -29,8 +29,8 @@ class Engine;
 /// Whole weights for as long as it lives: raw pointers and torch::save work inside, edits too when
 /// it was made with writeback. Edits include whole weights that torch::load() or set_data() put in
 /// their place; where the shards cannot hold one, for its type, shape or device, nothing is written
-/// back and the next call throws kInvalidArgument. Move-only; ends with its scope, on each rank by itself, or when the
-/// group recovers, then without writing back. Scopes nest.
+/// back and the next call throws kInvalidArgument. Move-only; ends with its scope, on each rank by
+/// itself, or when the group recovers, then without writing back. Scopes nest.
 /// @memory one whole copy of the model, outside of the promise; freed at the end
 class FullParameters {
  public:

@@ -13,6 +13,7 @@
 #include "engine/touch/backward.hpp"
 #include "engine/unit/home.hpp"
 #include "engine/unit/named_shards.hpp"
+#include "fsdp/base/log.hpp"
 
 namespace fsdp::engine {
 
@@ -32,6 +33,8 @@ Engine::Engine(Partition partition, const World& world, Options options)
     : world_(world),
       options_(std::move(options)),
       copier_(make_copier(options_, partition.units.front().device, counters_)),
+      ignored_(std::move(partition.ignored)),
+      watch_(std::move(partition.watch)),
       buffers_(std::move(partition.buffers), std::move(partition.low_buffers)),
       layout_(Setup(std::move(partition), world_, options_, copier_.get()).layout()),
       promise_(layout_, options_, ledger_),
@@ -104,6 +107,7 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   if (current_graph_task() >= 0 || gradients_.is_open()) {
     open_backward();
   } else {
+    watch_module(hits.front());
     executor_.begin_forward();
     pass = records_graph ? Pass::kForward : Pass::kEvaluation;
     if (pass == Pass::kForward) {
@@ -118,6 +122,16 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
     }
   }
   executor_.take(units, pass, {.op = op, .signature = signature});
+}
+
+/// At the first touch of a forward. Nothing says where one ends that no backward follows: where the
+/// weight that began the last one is taken again, another has begun.
+void Engine::watch_module(const Hit& first) {
+  const bool is_again = first.unit == watched_at_.unit && first.parameter == watched_at_.parameter;
+  if ((is_again || executor_.expects_changes()) && !full_scope_.is_open()) {
+    watch_.check();
+    watched_at_ = {.unit = first.unit, .parameter = first.parameter};
+  }
 }
 
 void Engine::release(std::span<const int> units) noexcept {
@@ -214,7 +228,26 @@ void Engine::end_backward() {
   const std::lock_guard lock(mutex_);
   const c10::NoGradGuard no_grad;
   check_usable();
+  const bool has_gradients = gradients_.has_gradients();
   executor_.end_backward();
+  if (has_gradients) {
+    check_leaves();
+  }
+}
+
+void Engine::check_leaves() {
+  const bool is_first = !std::exchange(has_trained_, true);
+  const std::vector<ModuleLayout::Index> left_out = residency_.left_out(/*ever=*/is_first);
+  residency_.end_step();
+  if (!is_first && left_out.empty()) {
+    return;
+  }
+  const at::Tensor stranger = engine::check_leaves(layout_, left_out, backward_leaves(), ignored_);
+  if (is_first && stranger.defined() && world_.rank() == 0) {
+    base::log(base::LogLevel::kWarn, "a tensor of shape ", stranger.sizes(),
+              " that requires grad takes part in the loss and is in no shard: its gradient is each "
+              "rank's own. A weight is to be registered before fully_shard(); an input may be so");
+  }
 }
 
 void Engine::backward_died() noexcept {
@@ -330,6 +363,7 @@ bool Engine::is_unsharded(int unit) {
 
 const std::vector<NamedBuffer>& Engine::buffers() {
   const std::lock_guard lock(mutex_);
+  watch_.check();
   executor_.expect_changes();  // the caller may write them
   buffers_.sync();
   return buffers_.saved();
@@ -354,6 +388,7 @@ void Engine::end_full(std::uint64_t scope) noexcept {
   const c10::NoGradGuard no_grad;
   if (!health_.is_stale() && !health_.has_failed()) {
     full_scope_.end(scope);
+    executor_.expect_changes();  // what happened inside of it was not looked at
   }
 }
 

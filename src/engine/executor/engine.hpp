@@ -117,6 +117,9 @@ class Engine : public TouchTarget,
   /// See NOTE [two handles on one gradient].
   void follow_module_grads();
   void renew_promise();
+  /// See NOTE [a module that changes after it was sharded].
+  void watch_module(const Hit& first);
+  void check_leaves();
 
   mutable std::recursive_mutex mutex_;
   World world_;
@@ -124,6 +127,10 @@ class Engine : public TouchTarget,
   memory::Ledger ledger_;
   Counters counters_;
   std::unique_ptr<Copier> copier_;  ///< between the shards' memory and the weights', if they differ
+  const std::vector<at::Tensor> ignored_;  ///< parameters in no shard, on purpose
+  const ModuleWatch watch_;
+  ModuleLayout::Index watched_at_ = {.unit = -1, .parameter = -1};
+  bool has_trained_ = false;
   ModuleBuffers buffers_;
   const ModuleLayout layout_;
   Promise promise_;

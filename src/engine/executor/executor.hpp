@@ -40,6 +40,7 @@ class Executor {
   void begin_forward();
   /// Something may have changed: begin_forward() looks again.
   void expect_changes() { is_forward_checked_ = false; }
+  bool expects_changes() const { return !is_forward_checked_; }
   /// Makes the units whole and pins them.
   void take(std::span<const int> units, schedule::Pass pass, const Taker& taker);
   /// Unpins them.

@@ -52,6 +52,7 @@ class FullScope {
   void adopt();
   /// Throws what the last end() refused, once.
   void check();
+  bool is_open() const { return depth_ > 0; }
   /// Whether operators may write weights.
   bool takes_writes() const { return depth_ > 0 && is_written_back_; }
   /// After the group has recovered: there is none, and nothing is written back.

@@ -37,6 +37,7 @@ class Gradients {
   // A backward, from its first touch or gradient to its end.
 
   bool is_open() const { return backward_ != Backward::kNone; }
+  bool has_gradients() const { return backward_ == Backward::kHasGradients; }
   /// Returns whether memory was made, for units that train for the first time.
   bool open();
   /// An exception ended it.

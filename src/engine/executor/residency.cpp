@@ -42,7 +42,7 @@ Residency::Residency(const ModuleLayout& layout, memory::Ledger& ledger, Counter
              "\" is not gathered now. Operators gather it by themselves; for raw pointers and "
              "torch::save hold fsdp::Sharded::full_parameters() on all ranks";
     });
-    of(index).was_taken.resize(unit.parameters.size());
+    of(index).taken.resize(unit.parameters.size());
     of(index).shown = &views(index);
   }
 }
@@ -183,7 +183,7 @@ void Residency::put_away(int unit) {
 
 void Residency::note_taken(std::span<const Hit> hits) {
   for (const Hit& hit : hits) {
-    of(hit.unit).was_taken[static_cast<std::size_t>(hit.parameter)] = 1;
+    of(hit.unit).taken[static_cast<std::size_t>(hit.parameter)] |= kEver | kThisStep;
   }
 }
 
@@ -191,16 +191,35 @@ void Residency::check_all_taken() const {
   for (int unit = 0; unit < layout_.count(); ++unit) {
     for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
       const Parameter& parameter = layout_.at(unit).at(i);
-      const bool was_taken = of(unit).was_taken[static_cast<std::size_t>(i)] != 0;
-      // The registry's handle and ours: no member holds this tensor.
-      const bool is_held_by_registry_alone = parameter.tensor.use_count() == 2;
+      const bool was_taken = of(unit).taken[static_cast<std::size_t>(i)] != 0;
       FSDP_CHECK(
-          was_taken || !parameter.has_member || !parameter.tensor.requires_grad() ||
-              !is_held_by_registry_alone || !parameter.aliases.empty(),
+          was_taken || !parameter.has_no_member || !parameter.tensor.requires_grad(),
           ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
           "\" is registered but no operator took it and no member holds it: was another "
           "tensor assigned to the member? That does not tie weights. Use fsdp::tie_weights(), or "
           "remove the registered parameter");
+    }
+  }
+}
+
+std::vector<ModuleLayout::Index> Residency::left_out(bool ever) const {
+  std::vector<ModuleLayout::Index> left_out;
+  for (int unit = 0; unit < layout_.count(); ++unit) {
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      const char taken = of(unit).taken[static_cast<std::size_t>(i)];
+      const bool is_left_out = ever ? taken == 0 : (taken & (kThisStep | kLastStep)) == kLastStep;
+      if (is_left_out && layout_.at(unit).at(i).tensor.requires_grad()) {
+        left_out.push_back({.unit = unit, .parameter = i});
+      }
+    }
+  }
+  return left_out;
+}
+
+void Residency::end_step() {
+  for (OfUnit& unit : of_units_) {
+    for (char& taken : unit.taken) {
+      taken = static_cast<char>((taken & kEver) | ((taken & kThisStep) != 0 ? kLastStep : 0));
     }
   }
 }

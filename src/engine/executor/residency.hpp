@@ -89,9 +89,14 @@ class Residency {
   void put_away(int unit);
   /// Operators take these weights.
   void note_taken(std::span<const Hit> hits);
-  /// @throws Error kInvalidArgument for a parameter that no operator has ever taken, and nobody
-  /// holds
+  /// @throws Error kInvalidArgument for a parameter that no operator has ever taken, and that no
+  /// member held
   void check_all_taken() const;
+  /// Parameters that train and were not taken since end_step(), though they were before it; or, if
+  /// `ever`, that were not taken at all.
+  std::vector<ModuleLayout::Index> left_out(bool ever) const;
+  /// A step has ended.
+  void end_step();
 
   // Changes of shards.
 
@@ -116,9 +121,12 @@ class Residency {
   void start_over();
 
  private:
+  static constexpr char kEver = 1;
+  static constexpr char kThisStep = 2;
+  static constexpr char kLastStep = 4;
   /// What is known of a unit's weights.
   struct OfUnit {
-    std::vector<char> was_taken;       ///< by parameter: by an operator, ever
+    std::vector<char> taken;           ///< by parameter: bits, when an operator took it
     std::uint32_t seen_version = 0;    ///< of the shard, when its weights were last used
     bool was_in_forward = false;       ///< its weights were taken since, and no backward has ended
     bool were_weights_bumped = false;  ///< their version counters know of what came since

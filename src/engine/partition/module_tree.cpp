@@ -9,6 +9,7 @@
 
 #include "base/name_pattern.hpp"
 #include "engine/partition/layer_members.hpp"
+#include "engine/partition/module_registry.hpp"
 #include "engine/touch/deferred.hpp"
 #include "engine/touch/touch.hpp"
 #include "fsdp/base/error.hpp"
@@ -128,7 +129,7 @@ bool is_inside(const std::string& path, const std::string& module) {
          (path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.');
 }
 
-void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {
+std::vector<at::Tensor> drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {
   for (const std::string& pattern : patterns) {
     const auto is_ignored = [&](const auto& parameter) {
       return base::matches(pattern, parameter.first);
@@ -138,11 +139,17 @@ void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns) {
                "\", which is no parameter's name; names are those of named_parameters(), and * "
                "stands for any text");
   }
+  std::vector<at::Tensor> dropped;
   std::erase_if(tree.parameters, [&](const auto& parameter) {
-    return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    const bool is_ignored = std::ranges::any_of(patterns, [&](const std::string& pattern) {
       return base::matches(pattern, parameter.first);
     });
+    if (is_ignored) {
+      dropped.push_back(parameter.second);
+    }
+    return is_ignored;
   });
+  return dropped;
 }
 
 void check_tree(const ModuleTree& tree) {
@@ -154,11 +161,18 @@ ModuleTree read_tree(torch::nn::Module& module) {
   check_members(module);
   ModuleTree tree;
   for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    const torch::nn::Module* of = item.value().get();
+    torch::nn::Module* of = item.value().get();
     tree.modules.push_back({item.key(), of});
     if (dynamic_cast<const torch::nn::ParameterDictImpl*>(of) != nullptr ||
         dynamic_cast<const torch::nn::ParameterListImpl*>(of) != nullptr) {
-      tree.registries.insert(item.key());
+      continue;
+    }
+    for (const auto& parameter : parameters_of(*of)) {
+      // Here and now nothing of this library holds one, later an optimizer may.
+      if (parameter.value().defined() && parameter.value().use_count() == 1) {
+        tree.without_member.insert(item.key().empty() ? parameter.key()
+                                                      : item.key() + "." + parameter.key());
+      }
     }
   }
   for (const auto& item : module.named_parameters()) {
@@ -176,10 +190,8 @@ ModuleTree read_tree(torch::nn::Module& module) {
 
 ModuleTree read_tree(const torch::jit::Module& module) {
   ModuleTree tree;
-  tree.registries.insert("");
   for (const auto& item : module.named_modules()) {
     tree.modules.push_back({item.name, nullptr});
-    tree.registries.insert(item.name);
   }
   for (const auto& item : module.named_parameters()) {
     tree.parameters.emplace_back(item.name, item.value);

@@ -29,8 +29,9 @@ struct ModuleTree {
   std::vector<Node> modules;  ///< parents before children
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   std::vector<NamedBuffer> buffers;
-  /// Modules whose parameters no C++ member holds: all of TorchScript, and torch's own containers.
-  std::set<std::string> registries;
+  /// Parameters that nobody but a registry holds, where a member of a C++ class should: in none of
+  /// TorchScript, nor of torch's own containers.
+  std::set<std::string> without_member;
 };
 
 /// @throws Error kInvalidArgument for an Embedding with max_norm and for a member that is not the
@@ -38,8 +39,9 @@ struct ModuleTree {
 ModuleTree read_tree(torch::nn::Module& module);
 ModuleTree read_tree(const torch::jit::Module& module);
 
-/// Takes out what Options::ignore names. @throws Error kNotFound for a pattern without a parameter
-void drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns);
+/// Takes out what Options::ignore names, and returns it. @throws Error kNotFound for a pattern
+/// without a parameter
+std::vector<at::Tensor> drop_ignored(ModuleTree& tree, const std::vector<std::string>& patterns);
 
 /// @throws Error kInvalidArgument and kUnsupported for parameters that cannot be sharded: see
 /// fully_shard()

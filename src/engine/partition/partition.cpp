@@ -162,7 +162,7 @@ std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
     parameter.order = order++;
     parameter.sizes = tensor.sizes().vec();
     parameter.numel = tensor.numel();
-    parameter.has_member = !tree.registries.contains(parent_of(name));
+    parameter.has_no_member = tree.without_member.contains(name);
     members.push_back(std::move(parameter));
     first_names[tensor.unsafeGetTensorImpl()] = &members.back();
   }
@@ -171,7 +171,7 @@ std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
 
 /// Groups the parameters by owner and kind, in the module's order.
 Partition group(ModuleTree tree, const Options& options) {
-  drop_ignored(tree, options.ignore);
+  std::vector<at::Tensor> ignored = drop_ignored(tree, options.ignore);
   check_tree(tree);
   check_precision(options);
   const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
@@ -189,6 +189,7 @@ Partition group(ModuleTree tree, const Options& options) {
   owners.emplace_back(kReplicatedName);
   Partition result;
   result.buffers = tree.buffers;
+  result.ignored = std::move(ignored);
   for (const auto& [name, buffer] : tree.buffers) {
     materialize(buffer);  // whole on every rank
     result.low_buffers.push_back(options.precision.buffers.has_value() &&
@@ -230,7 +231,9 @@ Partition group(ModuleTree tree, const Options& options) {
 }  // namespace
 
 Partition partition(torch::nn::Module& module, const Options& options) {
-  return group(read_tree(module), options);
+  Partition result = group(read_tree(module), options);
+  result.watch = ModuleWatch(module, options.ignore);
+  return result;
 }
 
 Partition partition(const torch::jit::Module& module, const Options& options) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/partition/module_watch.hpp"
 #include "engine/unit/bundle.hpp"
 #include "engine/unit/unit.hpp"
 #include "fsdp/engine/fully_shard.hpp"
@@ -30,6 +31,8 @@ struct Partition {
   std::vector<NamedBuffer> buffers;
   /// Which of them MixedPrecision::buffers casts.
   std::vector<bool> low_buffers;
+  std::vector<at::Tensor> ignored;  ///< parameters that Options::ignore leaves out
+  ModuleWatch watch;                ///< of the module
 };
 
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not

@@ -4,12 +4,14 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
 #include <mutex>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -26,7 +28,10 @@ namespace {
 /// have no other link to the caller, nor have the threads that take over at deep nesting.
 class BackwardScope {
  public:
-  BackwardScope() : joined_(std::make_shared<Joined>()), guard_(kKind, joined_) {}
+  explicit BackwardScope(const torch::autograd::edge_list& roots)
+      : joined_(std::make_shared<Joined>()), guard_(kKind, joined_) {
+    joined_->roots = &roots;
+  }
   ~BackwardScope() {
     for (const auto& joined : joined_->take()) {
       if (auto target = joined.lock()) {
@@ -55,14 +60,15 @@ class BackwardScope {
   }
 
   static void join(std::weak_ptr<BackwardTarget> target) {
-    auto* joined = dynamic_cast<Joined*>(c10::ThreadLocalDebugInfo::get(kKind));
-    FSDP_ASSERT(joined != nullptr, "a gradient arrived outside of backward");
-    std::lock_guard lock(joined->mutex);
-    joined->targets.push_back(std::move(target));
+    Joined& joined = current();
+    std::lock_guard lock(joined.mutex);
+    joined.targets.push_back(std::move(target));
   }
+  static const torch::autograd::edge_list& roots() { return *current().roots; }
 
  private:
   struct Joined : c10::DebugInfoBase {
+    const torch::autograd::edge_list* roots = nullptr;  ///< the caller's
     std::mutex mutex;
     std::vector<std::weak_ptr<BackwardTarget>> targets;
     std::vector<std::weak_ptr<BackwardTarget>> take() {
@@ -70,6 +76,12 @@ class BackwardScope {
       return std::exchange(targets, {});
     }
   };
+
+  static Joined& current() {
+    auto* joined = dynamic_cast<Joined*>(c10::ThreadLocalDebugInfo::get(kKind));
+    FSDP_ASSERT(joined != nullptr, "a gradient arrived outside of backward");
+    return *joined;
+  }
 
   static constexpr std::string_view kName = "fsdp backward";
   static constexpr c10::DebugInfoKind kKind{&kName};
@@ -96,7 +108,7 @@ class AutogradEngine : public torch::autograd::Engine {
     if (current_graph_task() >= 0) {
       return run();  // a backward inside a backward
     }
-    BackwardScope scope;
+    BackwardScope scope(roots);
     torch::autograd::variable_list results = run();
     scope.finish();
     return results;
@@ -150,6 +162,28 @@ void ensure_autograd_engine() {
 int current_graph_task() { return torch::autograd::get_current_graph_task_id(); }
 
 void join_backward(std::weak_ptr<BackwardTarget> target) { BackwardScope::join(std::move(target)); }
+
+std::vector<at::Tensor> backward_leaves() {
+  std::vector<at::Tensor> leaves;
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<torch::autograd::Node*> ahead;
+  const auto go_on = [&](const torch::autograd::edge_list& edges) {
+    for (const torch::autograd::Edge& edge : edges) {
+      if (edge.function && seen.insert(edge.function.get()).second) {
+        ahead.push_back(edge.function.get());
+      }
+    }
+  };
+  for (go_on(BackwardScope::roots()); !ahead.empty();) {
+    torch::autograd::Node* node = ahead.back();
+    ahead.pop_back();
+    if (const auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
+      leaves.push_back(end->variable);
+    }
+    go_on(node->next_edges());
+  }
+  return leaves;
+}
 
 void install_gradient_hooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
                             const at::Tensor& tensor) {

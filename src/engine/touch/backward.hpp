@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <vector>
 
 #include "engine/touch/backward_target.hpp"
 
@@ -27,6 +28,11 @@ int current_graph_task();
 /// Has `target` told, by end_backward() or backward_died(), when the outermost backward that runs
 /// now ends. Called inside of backward.
 void join_backward(std::weak_ptr<BackwardTarget> target);
+
+/// The leaves into which the outermost backward that runs now accumulates, from its graph; not
+/// those of backwards inside of it. Called on the thread that called backward(). Takes time in the
+/// number of nodes.
+std::vector<at::Tensor> backward_leaves();
 
 /// Installs on a module's tensor what hands its gradients to `target`.
 void install_gradient_hooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter,

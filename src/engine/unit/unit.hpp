@@ -32,8 +32,8 @@ struct Parameter {
   std::int64_t numel = 0;
   layout::ParameterPart piece;  ///< what this rank owns of it
   layout::ParameterPart
-      answered;            ///< and what of that it answers for; shard_offset is within its shard
-  bool has_member = true;  ///< a member of a C++ class should hold the tensor
+      answered;  ///< and what of that it answers for; shard_offset is within its shard
+  bool has_no_member = false;  ///< no member of a C++ class held it when it was sharded
 };
 
 /// Where a unit's shards live. See home.hpp.
