@@ -343,6 +343,7 @@ void connect_beside_a_stranger(const std::string& word) {
          const comm::detail::Meeting meeting =
              comm::detail::join_store(environment, "gloo", seconds(60));
          const Stranger stranger(word);
+         ::usleep(environment.rank == 1 ? 200000 : 0);  // time for the stranger at rank 0
          const auto transport =
              comm::make_gloo_transport(meeting.store, {.rank = environment.rank,
                                                        .size = environment.size,
