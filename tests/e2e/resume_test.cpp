@@ -92,12 +92,20 @@ int rounds() {
 }
 constexpr int kKills = 5;
 
-/// One of the ranks that a launcher started; 0 when there is none (yet).
-pid_t a_rank_of(pid_t launcher, std::size_t number) {
-  const std::string id = std::to_string(launcher);
+std::vector<pid_t> children_of(pid_t process) {
+  const std::string id = std::to_string(process);
   std::ifstream children("/proc/" + id + "/task/" + id + "/children");
-  const std::vector<pid_t> ranks(std::istream_iterator<pid_t>(children), {});
-  return ranks.empty() ? 0 : ranks[number % ranks.size()];
+  return {std::istream_iterator<pid_t>(children), {}};
+}
+
+/// One of the ranks that a launcher started, below those that guard them; 0 when there is none
+/// (yet).
+pid_t a_rank_of(pid_t launcher, std::size_t number) {
+  std::vector<pid_t> below = children_of(launcher);
+  while (below.size() == 1 && !children_of(below.front()).empty()) {
+    below = children_of(below.front());
+  }
+  return below.size() < 2 ? 0 : below[number % below.size()];
 }
 
 class KilledRun : public ResumeTest,
