@@ -119,17 +119,14 @@ std::vector<at::Tensor> train(const std::vector<at::Tensor>& leaves, const StepL
   return leaves;
 }
 
-/// One process: the mean of the ranks' losses, where a rank that leaves the encoder out counts with
-/// a zero gradient of it.
+/// One process: the mean of the ranks' losses. A rank that leaves the encoder out adds nothing to
+/// its gradient, and where all do it has none.
 std::vector<at::Tensor> reference(const Case& of) {
   Net net;
   return train(net.parameters(), [&](int step) {
     at::Tensor sum = torch::zeros({}, torch::kDouble);
     for (int rank = 0; rank < kRanks; ++rank) {
       sum = sum + net.loss(batch(rank, step), encodes(of, rank, step), of.encodes_input);
-    }
-    for (const at::Tensor& parameter : net.encoder->parameters()) {
-      sum = sum + parameter.sum() * 0;
     }
     return sum / kRanks;
   });
@@ -248,10 +245,91 @@ TEST(Participate, WhatTheWeightsAreDoesNotReachTheLoss) {
     EXPECT_TRUE(std::isfinite(loss.item<double>()));
     loss.backward();
     for (const NamedShard& parameter : sharded.named_parameters()) {
-      ASSERT_TRUE(parameter.shard.grad().defined());
-      EXPECT_TRUE(parameter.shard.grad().isfinite().all().item<bool>()) << parameter.name;
-      if (parameter.name.starts_with("encoder.")) {
-        EXPECT_TRUE(parameter.shard.grad().eq(0).all().item<bool>()) << parameter.name;
+      const bool is_used = !parameter.name.starts_with("encoder.");
+      ASSERT_EQ(parameter.shard.grad().defined(), is_used) << parameter.name;
+      EXPECT_TRUE(!is_used || parameter.shard.grad().isfinite().all().item<bool>())
+          << parameter.name;
+    }
+  });
+}
+
+/// A weight of 1 and AdamW with decay 0.1 and rate 0.1: a gradient of zero would make it 0.99.
+TEST(Participate, Fault144_ABranchThatNobodyRunsIsNotTrained) {
+  struct Branch : nn::Module {
+    Branch() : used(register_module("used", nn::Linear(2, 2))) {
+      branch = register_module("branch", nn::Linear(nn::LinearOptions(2, 2).bias(false)));
+      const torch::NoGradGuard no_grad;
+      branch->weight.fill_(1);
+    }
+    nn::Linear used, branch{nullptr};
+  };
+  for (const Strategy strategy : {Strategy::kFullShard, Strategy::kReplicate}) {
+    for (const GradientSync first : {GradientSync::kEveryBackward, GradientSync::kDeferAll}) {
+      for (const bool is_ours : {false, true}) {
+        run_threads(2, [&](World world) {
+          const auto model = std::make_shared<Branch>();
+          Options options = test_options(units_of<nn::Linear>());
+          options.strategy = strategy;
+          options.rules.push_back({.units = units_listed({"branch"}), .optional = true});
+          Sharded sharded = fully_shard(model, world, options);
+          optim::AdamW ours(sharded, {.lr = 0.1, .weight_decay = 0.1});
+          torch::optim::AdamW theirs(sharded.parameters(),
+                                     torch::optim::AdamWOptions(0.1).weight_decay(0.1));
+          const at::Tensor x = torch::ones({1, 2});
+          const auto step = [&](int runner) {
+            sharded.zero_grad();
+            for (const GradientSync sync : {first, GradientSync::kEveryBackward}) {
+              sharded.set_gradient_sync(sync);
+              const at::Tensor y = model->used(x);
+              const at::Tensor of_branch =
+                  world.rank() == runner
+                      ? model->branch(y).sum()
+                      : sharded.participate(*model->branch) + sharded.participate(*model->branch);
+              (y.sum() + of_branch).backward();
+            }
+            is_ours ? ours.step() : static_cast<void>(theirs.step());
+          };
+          const NamedShard branch = sharded.named_parameters()[2];
+          ASSERT_EQ(branch.name, "branch.weight");
+          for (int i = 0; i < 3; ++i) {
+            step(/*runner=*/-1);
+            EXPECT_FALSE(branch.shard.grad().defined());
+          }
+          EXPECT_TRUE(branch.shard.eq(1).all().item<bool>());
+          EXPECT_EQ(ours.parameters()[2].steps, 0);
+          EXPECT_EQ(theirs.state().count(branch.shard.unsafeGetTensorImpl()), 0u);
+          step(/*runner=*/1);  // then all ranks have it
+          EXPECT_TRUE(branch.shard.grad().defined());
+          EXPECT_EQ(ours.parameters()[2].steps, is_ours ? 1 : 0);
+        });
+      }
+    }
+  }
+}
+
+/// Run and left out in one step: what it was run for counts.
+TEST(Participate, Fault144_WhatIsAlsoUsedHasItsGradient) {
+  run_threads(1, [](World world) {
+    const auto net = std::make_shared<Net>();
+    Options options = test_options(units_matching("stem|encoder|decoder|head"));
+    options.rules.push_back({.units = units_listed({"encoder"}), .optional = true});
+    Sharded sharded = fully_shard(net, world, options);
+    for (const bool takes_part_first : {false, true}) {
+      sharded.zero_grad();
+      at::Tensor sum = torch::zeros({}, torch::kDouble);
+      if (takes_part_first) {
+        sum = sum + sharded.participate(*net->encoder);
+      }
+      sum = sum + net->loss(batch(0, 0), true, true);
+      if (!takes_part_first) {
+        sum = sum + sharded.participate(*net->encoder);
+      }
+      sum.backward();
+      Net reference;
+      reference.loss(batch(0, 0), true, true).backward();
+      const auto gradients = whole_gradients(sharded);
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(gradients[i], reference.parameters()[i].grad(), 0, 1e-14)) << i;
       }
     }
   });

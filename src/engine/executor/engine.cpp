@@ -182,6 +182,15 @@ void Engine::zero_grad_of(const Hit& hit) {
   gradients_.zero(hit.unit, hit.parameter);
 }
 
+void Engine::follow_requires_grad(std::span<const int> units) {
+  const std::lock_guard lock(mutex_);
+  for (int unit : units) {
+    for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
+      gradients_.follow_requires_grad(unit, i);
+    }
+  }
+}
+
 std::vector<std::vector<int>> Engine::expected_run(std::span<const int> units) {
   const auto lock = enter();
   return executor_.expected_run(units,
@@ -209,7 +218,7 @@ void Engine::expect_gradient(int unit, int parameter) {
   gradients_.take_out_guard(unit, parameter);
 }
 
-void Engine::gradient(int unit, int parameter, const at::Tensor& tensor) {
+void Engine::gradient(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in) {
   if (!tensor.grad().defined()) {
     return;  // frozen since the forward that took it
   }
@@ -221,7 +230,7 @@ void Engine::gradient(int unit, int parameter, const at::Tensor& tensor) {
   if (executor_.is_touched_by_gradient(unit)) {
     touch_briefly(*this, {&unit, 1}, "its gradient");
   }
-  executor_.gradient(unit, parameter, tensor);
+  executor_.gradient(unit, parameter, tensor, is_stand_in);
 }
 
 void Engine::end_backward() {

@@ -60,7 +60,7 @@ class Engine : public TouchTarget,
 
   // BackwardTarget: called by autograd, the last by whoever has a shard.
   void expect_gradient(int unit, int parameter) override;
-  void gradient(int unit, int parameter, const at::Tensor& tensor) override;
+  void gradient(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in) override;
   void end_backward() override;
   void backward_died() noexcept override;
   void shard_grad_asked(int unit, int parameter) override;
@@ -100,6 +100,8 @@ class Engine : public TouchTarget,
   /// Returns which scope it is, for end_full().
   std::uint64_t begin_full(bool writeback);
   void end_full(std::uint64_t scope) noexcept;
+  /// For participate(): what was frozen of these units counts.
+  void follow_requires_grad(std::span<const int> units);
   /// For participate(): in which order the forward that comes would touch these units.
   std::vector<std::vector<int>> expected_run(std::span<const int> units);
 

@@ -193,13 +193,13 @@ void Executor::begin_backward() {
   }
 }
 
-void Executor::gradient(int unit, int parameter, const at::Tensor& tensor) {
+void Executor::gradient(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in) {
   const int bundle = layout_.at(unit).bundle;
   const bool is_deferred = gradients_.defers(bundle);
   if (!is_deferred) {
     run(schedule_.gradient(bundle));
   }
-  gradients_.collect(unit, parameter, tensor);
+  gradients_.collect(unit, parameter, tensor, is_stand_in);
   if (!is_deferred && gradients_.is_complete(bundle)) {
     run(schedule_.gradients_complete(bundle));
   }

@@ -55,7 +55,7 @@ class Executor {
     return layout_.at(unit).is_optional && !schedule_.is_current(layout_.at(unit).bundle);
   }
   /// A gradient is there.
-  void gradient(int unit, int parameter, const at::Tensor& tensor);
+  void gradient(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in);
   void end_backward();
   /// Clears what a backward that died left behind.
   void abort_backward();

@@ -57,9 +57,13 @@ void Gradients::bury() {
   health_.together([&] { sink_.drop_collected(); });
 }
 
-void Gradients::collect(int unit, int parameter, const at::Tensor& tensor) {
+void Gradients::collect(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in) {
   const at::Tensor grad = std::exchange(tensor.mutable_grad(), at::Tensor());
-  sink_.collect(unit, parameter, grad);
+  if (is_stand_in) {
+    sink_.stand_in(unit, parameter);
+  } else {
+    sink_.collect(unit, parameter, grad);
+  }
 }
 
 bool Gradients::is_reduced(int bundle) const {

@@ -52,7 +52,7 @@ class Gradients {
   /// A gradient has come.
   void note_arrival() { backward_ = Backward::kHasGradients; }
   /// Takes the gradient that autograd left in a parameter's tensor.
-  void collect(int unit, int parameter, const at::Tensor& tensor);
+  void collect(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in);
   /// What is to become of a backward's gradients. Nothing where there are none: autograd::grad
   /// reaches no parameter's accumulation.
   struct End {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/executor/engine.hpp"
+#include "engine/touch/stand_in.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -21,7 +22,7 @@ using torch::autograd::variable_list;
 struct Touch : torch::CustomClassHolder {
   std::weak_ptr<Engine> engine;
   std::vector<int> units;
-  std::vector<at::TensorOptions> options;  ///< of the parameters that get zero gradients
+  std::vector<at::TensorOptions> options;  ///< of the parameters that get stand-ins
   std::vector<std::vector<std::int64_t>> sizes;
 };
 
@@ -41,7 +42,7 @@ struct TakePart : torch::autograd::Function<TakePart> {
     }
     variable_list results = {grads[0]};
     for (std::size_t i = 0; i < touch->sizes.size(); ++i) {
-      results.push_back(torch::zeros(touch->sizes[i], touch->options[i]));
+      results.push_back(make_stand_in(touch->sizes[i], touch->options[i]));
     }
     results.emplace_back();  // for the touch itself
     return results;
@@ -69,6 +70,7 @@ at::Tensor participate(const std::shared_ptr<Engine>& engine,
   at::Tensor zero = torch::zeros({}, at::TensorOptions(first.dtype).device(first.device));
   for (std::vector<int>& touched : engine->expected_run(involved)) {
     touch_briefly(*engine, touched, "participate");
+    engine->follow_requires_grad(touched);
     const auto touch = c10::make_intrusive<Touch>();
     touch->engine = engine;
     touch->units = std::move(touched);

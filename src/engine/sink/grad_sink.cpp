@@ -45,6 +45,7 @@ void GradSink::open(int bundle, int buffer) {
   for (int unit : layout_.members(bundle)) {
     for (Arrival& arrival : of(unit).arrivals) {
       arrival.fired = 0;
+      arrival.is_used = false;
     }
   }
 }
@@ -74,8 +75,23 @@ void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
     place.copy_(source);
   }
   which.fired += is_deferred ? 0 : 1;
+  which.is_used = which.is_used || !is_deferred;
   which.is_deferred = which.is_deferred || is_deferred;
   has_deferred_ = has_deferred_ || is_deferred;
+}
+
+void GradSink::stand_in(int unit, int parameter) {
+  const int bundle = at(unit).bundle;
+  if (defers(bundle)) {
+    return;
+  }
+  Arrival& which = of(unit).arrivals[static_cast<std::size_t>(parameter)];
+  if (which.fired == 0) {
+    place_of(at(unit), parameter,
+             buffer_view(unit, buffer_of_[static_cast<std::size_t>(bundle)]))
+        .zero_();
+  }
+  ++which.fired;
 }
 
 // --- reducing --------------------------------------------------------------------------------
@@ -86,7 +102,7 @@ void GradSink::complete(int unit, at::Tensor& flat) {
   for (int i = 0; i < laid_out.layout->parameters(); ++i) {
     const std::int64_t numel = laid_out.at(i).numel;
     const Arrival& arrival = of(unit).arrivals[static_cast<std::size_t>(i)];
-    if (arrival.fired > 0 || arrival.is_deferred) {
+    if (arrival.is_used || arrival.is_deferred) {
       presence_.set(unit, i);
     }
     if (numel == 0 || (arrival.fired > 0 && !arrival.is_deferred)) {

@@ -75,6 +75,9 @@ class GradSink {
   /// Copies `grad` to its place, or adds it when one came before; any layout, also sparse. Of a
   /// bundle that defers, the place is the whole accumulator, else the open buffer.
   void collect(int unit, int parameter, const at::Tensor& grad);
+  /// In place of a gradient, where this rank does not use the parameter: zeros, which count for
+  /// is_complete() and are none for hand_out().
+  void stand_in(int unit, int parameter);
   /// Zeros what did not come, adds what was deferred and issues the inner reductions.
   /// @collective the shard group
   void start_reduce(int bundle, int buffer);
@@ -117,6 +120,7 @@ class GradSink {
   /// What came of a parameter's gradient on this rank.
   struct Arrival {
     int fired = 0;             ///< gradients since the reduce buffer was opened
+    bool is_used = false;      ///< one of them does not stand in
     bool is_deferred = false;  ///< a part of it waits whole for a later reduction
     bool was_reduced = false;
     bool requires_grad = false;  ///< the module's tensor and the shard, when last looked at

@@ -97,6 +97,7 @@ void GradSink::drop_collected() {
     const bool waits = of(unit).has_partial || of(unit).has_sum != 0;
     for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
       of(unit).arrivals[static_cast<std::size_t>(i)].fired = 0;
+      of(unit).arrivals[static_cast<std::size_t>(i)].is_used = false;
       if (!waits) {
         presence_.forget(unit, i);
       }
@@ -170,6 +171,7 @@ void GradSink::start_over() {
     unit.work.reset();
     for (Arrival& arrival : unit.arrivals) {
       arrival.fired = 0;
+      arrival.is_used = false;
     }
   }
 }

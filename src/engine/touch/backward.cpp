@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/touch/saved_tensors.hpp"
+#include "engine/touch/stand_in.hpp"
 #include "engine/touch/touch.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -134,11 +135,16 @@ class AutogradEngine : public torch::autograd::Engine {
 
 class HandOver : public torch::autograd::PostAccumulateGradHook {
  public:
-  HandOver(std::weak_ptr<BackwardTarget> target, int unit, int parameter)
-      : target_(std::move(target)), unit_(unit), parameter_(parameter) {}
+  /// `is_stand_in`: whether what is accumulated next is one, from a hook that runs before this.
+  HandOver(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
+           std::shared_ptr<const bool> is_stand_in)
+      : target_(std::move(target)),
+        unit_(unit),
+        parameter_(parameter),
+        is_stand_in_(std::move(is_stand_in)) {}
   void operator()(const torch::autograd::Variable& tensor) override {
     if (auto target = target_.lock()) {
-      target->gradient(unit_, parameter_, tensor);
+      target->gradient(unit_, parameter_, tensor, *is_stand_in_);
     }
   }
 
@@ -146,6 +152,7 @@ class HandOver : public torch::autograd::PostAccumulateGradHook {
   std::weak_ptr<BackwardTarget> target_;
   int unit_;
   int parameter_;
+  std::shared_ptr<const bool> is_stand_in_;
 };
 
 }  // namespace
@@ -190,16 +197,18 @@ void install_gradient_hooks(std::weak_ptr<BackwardTarget> target, int unit, int 
   // Before autograd accumulates, the placeholder has to go. By register_hook, as users do: it keeps
   // a list, where the lower-level hooks replace each other. A tensor that is frozen now may train
   // later.
+  const auto stands_in = std::make_shared<bool>(false);
   const bool requires_grad = tensor.requires_grad();
   tensor.requires_grad_(true);
-  tensor.register_hook([target, unit, parameter](const at::Tensor&) -> void {
+  tensor.register_hook([target, unit, parameter, stands_in](const at::Tensor& gradient) -> void {
+    *stands_in = is_stand_in(gradient);
     if (const auto told = target.lock()) {
       told->expect_gradient(unit, parameter);
     }
   });
   tensor.requires_grad_(requires_grad);
   torch::autograd::impl::set_post_acc_grad_hooks(
-      tensor, std::make_unique<HandOver>(std::move(target), unit, parameter));
+      tensor, std::make_unique<HandOver>(std::move(target), unit, parameter, stands_in));
 }
 
 void remove_gradient_hooks(const at::Tensor& tensor) {

@@ -16,8 +16,9 @@ class BackwardTarget {
   virtual ~BackwardTarget() = default;
   /// Autograd is about to accumulate a gradient into the module's tensor, or to capture it.
   virtual void expect_gradient(int unit, int parameter) = 0;
-  /// A gradient of the module's tensor is there.
-  virtual void gradient(int unit, int parameter, const at::Tensor& tensor) = 0;
+  /// A gradient of the module's tensor is there; one that stands in says that this rank does not
+  /// use the parameter.
+  virtual void gradient(int unit, int parameter, const at::Tensor& tensor, bool is_stand_in) = 0;
   /// The outermost backward has ended.
   virtual void end_backward() = 0;
   /// An exception ended it.

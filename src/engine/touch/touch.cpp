@@ -21,6 +21,7 @@
 
 #include "engine/touch/deferred.hpp"
 #include "engine/touch/operand_cast.hpp"
+#include "engine/touch/stand_in.hpp"
 
 namespace fsdp::engine {
 
@@ -109,6 +110,7 @@ constexpr std::array kMetadataOperators = {
 /// What the fallback needs to know of an operator, looked up once per thread.
 struct OperatorInfo {
   bool is_metadata = false;
+  bool adds = false;
   bool precedes_set_data = false;  ///< set_data() itself does not pass the dispatcher
   std::uint64_t writes = 0;        ///< bit i: argument i is written
   CastTraits casts = {};
@@ -148,6 +150,7 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
     info.marks_result = is_first_half_of_a_norm(schema);
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
+    info.adds = schema.name() == "aten::add" && schema.overload_name() == "Tensor";
     info.precedes_set_data = schema.name() == "aten::_has_compatible_shallow_copy_type";
     info.casts = cast_traits(schema);
     const auto& arguments = schema.arguments();
@@ -336,6 +339,9 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (info.is_metadata) {
     announce_view((*stack)[stack->size() - schema.arguments().size()].toTensor(), info);
     op.callBoxed(stack);
+    return;
+  }
+  if (info.adds && add_stand_ins(*stack)) {
     return;
   }
   // TorchScript passes its whole stack: the operator's own inputs are the last ones.
