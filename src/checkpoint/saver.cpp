@@ -9,13 +9,17 @@
 #include <filesystem>
 #include <optional>
 #include <random>
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "archive/checksum.hpp"
 #include "checkpoint/flight.hpp"
 #include "checkpoint/items.hpp"
 #include "checkpoint/save_plan.hpp"
 #include "checkpoint/together.hpp"
+#include "comm/named_values.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/job.hpp"
@@ -31,8 +35,25 @@ namespace {
 
 constexpr std::int64_t kAlignBytes = 64;
 
+/// What ranks' optimizers differ in, as the engine says it in backward; empty for nothing.
+std::string difference_of(const World& world, const OptimizerState* optimizer) {
+  std::vector<comm::NamedValue> values;
+  if (optimizer != nullptr) {
+    for (const auto& [group, options] : optimizer->options()) {
+      for (const auto& [field, value] : options) {
+        if (const auto* number = std::get_if<double>(&value)) {
+          values.push_back(
+              {comm::name_of_hyper_parameter(field, group, optimizer->kind()), *number});
+        }
+      }
+    }
+  }
+  return comm::first_difference(world.job(), values);
+}
+
 /// All ranks must be about to write the same checkpoint.
-void check_agreement(const World& world, const archive::Index& index) {
+void check_agreement(const World& world, const archive::Index& index,
+                     const OptimizerState* optimizer) {
   const std::string text = to_json(index);
   struct Claim {
     std::int64_t sum;
@@ -45,9 +66,12 @@ void check_agreement(const World& world, const archive::Index& index) {
   for (std::size_t rank = 1; rank < claims.size(); ++rank) {
     FSDP_CHECK(claims[rank].step == first.step, ErrorCode::kMismatch, "rank 0 saves step ",
                first.step, ", rank ", rank, " saves step ", claims[rank].step);
-    FSDP_CHECK(claims[rank].sum == first.sum, ErrorCode::kMismatch, "ranks 0 and ", rank,
-               " save different things at step ", first.step,
-               ": tensors, optimizer state or RunState::values differ");
+    if (claims[rank].sum != first.sum) {  // all ranks see that
+      const std::string difference = difference_of(world, optimizer);
+      fail(ErrorCode::kMismatch, "ranks 0 and ", rank, " save different things at step ",
+           first.step, ": ",
+           difference.empty() ? "tensors, optimizer state or RunState::values differ" : difference);
+    }
   }
 }
 
@@ -95,7 +119,7 @@ class Saver::Impl {
           detail::make_save_plan(sharded_, optimizer_.get(), step, state, options_.max_file_bytes);
       places = make_places(plan->items);
     });
-    check_agreement(world, plan->index);
+    check_agreement(world, plan->index, optimizer_.get());
     const archive::Draft draft = begin_draft(step, plan->files);
     flight_ = std::make_unique<detail::Flight>(detail::FlightPlan{
         .draft = draft,

@@ -26,6 +26,11 @@ void HeldMemory::add(std::int64_t bytes) {
   bytes_ += bytes;
 }
 
+Compared::Compared(std::shared_ptr<ShardAccess> access, HyperParameters of)
+    : access_(std::move(access)), id_(access_->compare(std::move(of))) {}
+
+Compared::~Compared() { access_->stop_comparing(id_); }
+
 OwnShards::OwnShards() : no_touch_(engine::kTouchKey) {}
 
 }  // namespace fsdp

@@ -8,7 +8,9 @@
 #include <numeric>
 #include <utility>
 
+#include "base/hash.hpp"
 #include "base/text.hpp"
+#include "comm/named_values.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/engine/shard_access.hpp"
@@ -20,7 +22,9 @@ namespace fsdp::optim {
 FlatOptimizer::FlatOptimizer(std::string kind, Sharded sharded, std::vector<GroupSpec> groups)
     : kind_(std::move(kind)),
       sharded_(std::move(sharded)),
-      moments_(sharded_.shard_access(), memory::Kind::kMoments) {
+      moments_(sharded_.shard_access(), memory::Kind::kMoments),
+      compared_(sharded_.shard_access(), {.hash = [this] { return hash_of_values(); },
+                                          .list = [this] { return named_values(); }}) {
   std::vector<std::vector<std::string>> patterns;
   for (GroupSpec& group : groups) {
     patterns.push_back(std::move(group.parameters));
@@ -95,6 +99,39 @@ void FlatOptimizer::make_states(const std::vector<std::size_t>& indices) {
     }
   }
   moments_.add(bytes);
+}
+
+void FlatOptimizer::visit_values(
+    int group, const std::function<void(const char* name, double value)>& visit) const {
+  for (const auto& [name, value] : values(group)) {
+    visit(name.c_str(), value);
+  }
+}
+
+std::uint64_t FlatOptimizer::hash_of_values() const {
+  base::Fnv1a hash;
+  for (int group = 0; group < groups(); ++group) {
+    visit_values(group, [&hash](const char*, double value) {
+      hash.add_value(comm::comparable(value));
+    });
+  }
+  return hash.value();
+}
+
+std::vector<std::pair<std::string, double>> FlatOptimizer::named_values() const {
+  std::vector<std::pair<std::string, double>> named;
+  for (int group = 0; group < groups(); ++group) {
+    std::string first;
+    for (const TrainedParameter& parameter : parameters_) {
+      if (parameter.group == group && (first.empty() || parameter.shard.name < first)) {
+        first = parameter.shard.name;
+      }
+    }
+    visit_values(group, [&](const char* name, double value) {
+      named.emplace_back(comm::name_of_hyper_parameter(name, first, kind_), value);
+    });
+  }
+  return named;
 }
 
 void FlatOptimizer::step() {

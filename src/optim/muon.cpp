@@ -157,6 +157,15 @@ std::map<std::string, double> Muon::values(int group) const {
   return group == kOthers ? to_values(others_, AdamWRule::fields()) : to_values(options_, kAll);
 }
 
+void Muon::visit_values(
+    int group, const std::function<void(const char* name, double value)>& visit) const {
+  if (group == kOthers) {
+    visit_fields(others_, AdamWRule::fields(), visit);
+  } else {
+    visit_fields(options_, kAll, visit);
+  }
+}
+
 void Muon::set_values(int group, const std::map<std::string, double>& values) {
   if (group == kOthers) {
     from_values(others_, AdamWRule::fields(), values);

@@ -15,13 +15,25 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/engine/shards.hpp"
 #include "fsdp/memory/ledger.hpp"
 
 namespace fsdp {
+
+/// What an optimizer has ranks compare: see Compared.
+struct HyperParameters {
+  /// Of all values, in an order that is the same on all ranks. Called in each backward that hands
+  /// gradients out: allocates nothing.
+  std::function<std::uint64_t()> hash = {};
+  /// The values by name, "lr of the group of \"h.0.weight\" in AdamW". Called where they differ.
+  std::function<std::vector<std::pair<std::string, double>>()> list = {};
+};
 
 /// *Thread safety*: calls are serialised inside; collectives must be called by every rank.
 /// *Example*: a plain step over whole units.
@@ -57,6 +69,13 @@ class ShardAccess {
   /// Losses are scaled from now on, so a model in float16 may train.
   virtual void set_loss_scaled() = 0;
 
+  /// Has ranks compare these from now on, in the record that they exchange in each backward that
+  /// hands gradients out: a difference throws kMismatch there, on all ranks, with its name. The same
+  /// ones in the same order on all ranks. Use Compared, which ends it. Returns what
+  /// stop_comparing() takes. Local.
+  virtual std::uint64_t compare(HyperParameters of) = 0;
+  virtual void stop_comparing(std::uint64_t id) noexcept = 0;
+
   /// Enters memory in ledger and promise. Use HeldMemory, which gives back what it took.
   virtual void hold_memory(memory::Kind kind, std::int64_t bytes) = 0;
   /// Strikes it out.
@@ -85,6 +104,19 @@ class HeldMemory {
   std::shared_ptr<ShardAccess> access_;
   memory::Kind kind_;
   std::int64_t bytes_ = 0;
+};
+
+/// Hyper-parameters that ranks compare for as long as this lives. Neither copied nor moved.
+class Compared {
+ public:
+  Compared(std::shared_ptr<ShardAccess> access, HyperParameters of);
+  ~Compared();
+  Compared(const Compared&) = delete;
+  Compared& operator=(const Compared&) = delete;
+
+ private:
+  std::shared_ptr<ShardAccess> access_;
+  std::uint64_t id_;
 };
 
 /// For as long as it lives, operators on this thread take shards as plain tensors, and autograd

@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -26,15 +27,22 @@ struct Field {
   std::variant<double Options::*, bool Options::*> member;
 };
 
-/// Hyper-parameters as named numbers; truths are 0 or 1.
+/// Hyper-parameters one after the other; truths are 0 or 1.
+template <class Options, class Visit>
+void visit_fields(const Options& options, std::span<const Field<Options>> fields, Visit&& visit) {
+  for (const Field<Options>& field : fields) {
+    std::visit([&](auto member) { visit(field.name, static_cast<double>(options.*member)); },
+               field.member);
+  }
+}
+
+/// The same as named numbers.
 template <class Options>
 std::map<std::string, double> to_values(const Options& options,
                                         std::span<const Field<Options>> fields) {
   std::map<std::string, double> values;
-  for (const Field<Options>& field : fields) {
-    std::visit([&](auto member) { values[field.name] = static_cast<double>(options.*member); },
-               field.member);
-  }
+  visit_fields(options, fields,
+               [&](const char* name, double value) { values[name] = value; });
   return values;
 }
 
@@ -93,6 +101,11 @@ class ElementWise : public FlatOptimizer {
 
   std::map<std::string, double> values(int group) const override {
     return to_values(options_.at(static_cast<std::size_t>(group)), Rule::fields());
+  }
+  void visit_values(
+      int group,
+      const std::function<void(const char* name, double value)>& visit) const override {
+    visit_fields(options_.at(static_cast<std::size_t>(group)), Rule::fields(), visit);
   }
   void set_values(int group, const std::map<std::string, double>& values) override {
     from_values(options(group), Rule::fields(), values);

@@ -71,6 +71,9 @@ class Muon : public FlatOptimizer {
   const WholeTensors& whole_matrices() const { return *whole_; }
 
   std::map<std::string, double> values(int group) const override;
+  void visit_values(
+      int group,
+      const std::function<void(const char* name, double value)>& visit) const override;
   void set_values(int group, const std::map<std::string, double>& values) override;
 
  private:

@@ -335,6 +335,16 @@ void Engine::set_loss_scaled() {
   gradients_.set_loss_scaled();
 }
 
+std::uint64_t Engine::compare(HyperParameters of) {
+  const std::lock_guard lock(mutex_);
+  return gradients_.compare(std::move(of));
+}
+
+void Engine::stop_comparing(std::uint64_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  gradients_.stop_comparing(id);
+}
+
 void Engine::hold_memory(memory::Kind kind, std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
   promise_.hold(kind, bytes);

@@ -72,6 +72,8 @@ class Engine : public TouchTarget,
   void zero_grad() override;
   bool skips_non_finite() const override { return options_.skip_non_finite; }
   void set_loss_scaled() override;
+  std::uint64_t compare(HyperParameters of) override;
+  void stop_comparing(std::uint64_t id) noexcept override;
   void hold_memory(memory::Kind kind, std::int64_t bytes) override;
   void release_memory(memory::Kind kind, std::int64_t bytes) noexcept override;
 

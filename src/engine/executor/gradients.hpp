@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/executor/health.hpp"
@@ -15,6 +16,7 @@
 #include "engine/touch/backward_target.hpp"
 #include "engine/unit/grad_guards.hpp"
 #include "engine/unit/module_layout.hpp"
+#include "fsdp/engine/shard_access.hpp"
 #include "fsdp/engine/shards.hpp"
 
 namespace fsdp::engine {
@@ -112,6 +114,8 @@ class Gradients {
   bool is_loss_scaled() const { return is_loss_scaled_; }
   /// What was put in the place of gradient shards is in them, see NOTE [Handles that stray].
   void bring_home() { sink_.take_over(); }
+  std::uint64_t compare(HyperParameters of) { return sink_.presence().compare(std::move(of)); }
+  void stop_comparing(std::uint64_t id) noexcept { sink_.presence().stop_comparing(id); }
   std::uint64_t add_hook(ReducedHook hook);
   void remove_hook(std::uint64_t id);
   /// After the group has recovered: there are none.

@@ -109,6 +109,9 @@ class GradSink {
   /// The same, and those on their way: their collectives are void.
   void start_over();
 
+  /// What ranks tell each other when gradients are handed out.
+  Presence& presence() { return presence_; }
+
   /// By unit; undefined where no parameter has ever trained.
   const std::vector<FlatParts>& grads() const { return grads_; }
   const FlatParts& grads(int unit) const { return grads_[static_cast<std::size_t>(unit)]; }
