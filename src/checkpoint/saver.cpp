@@ -23,6 +23,7 @@
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/job.hpp"
+#include "fsdp/engine/shard_access.hpp"
 
 namespace fsdp::checkpoint {
 
@@ -115,6 +116,11 @@ class Saver::Impl {
     std::optional<SavePlan> plan;
     std::vector<char*> places;
     together(world, "checkpoint: plan", [&] {
+      FSDP_CHECK(!sharded_.shard_access()->has_waiting_gradients(), ErrorCode::kInvalidArgument,
+                 "step ", step,
+                 " is to be saved while gradients of a deferred backward wait to be reduced: a "
+                 "checkpoint has no gradients, so a run that goes on from it would miss them. Save "
+                 "after the optimizer's step, or call zero_grad() to forget them");
       plan =
           detail::make_save_plan(sharded_, optimizer_.get(), step, state, options_.max_file_bytes);
       places = make_places(plan->items);

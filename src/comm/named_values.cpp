@@ -33,8 +33,10 @@ std::string first_difference(Job& job, const std::vector<NamedValue>& values) {
   const auto counts = gather_values(job, static_cast<std::int64_t>(values.size()), label.name);
   for (std::size_t rank = 1; rank < counts.size(); ++rank) {
     if (counts[rank] != counts[0]) {
-      return "rank 0 has " + std::to_string(counts[0]) + " hyper-parameters in its optimizers and "
-             "rank " + std::to_string(rank) + " has " + std::to_string(counts[rank]);
+      return "rank 0 has " + std::to_string(counts[0]) +
+             " hyper-parameters in its optimizers and "
+             "rank " +
+             std::to_string(rank) + " has " + std::to_string(counts[rank]);
     }
   }
   if (values.empty()) {

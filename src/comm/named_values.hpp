@@ -20,8 +20,8 @@ struct NamedValue {
 std::string name_of_hyper_parameter(const std::string& field, const std::string& first,
                                     const std::string& optimizer);
 
-/// What a value counts as in a comparison: machines may compute the last bits of a schedule's cosine
-/// unequally.
+/// What a value counts as in a comparison: machines may compute the last bits of a schedule's
+/// cosine unequally.
 std::uint32_t comparable(double value);
 
 /// The first value that ranks do not have alike, "lr of ... is 0.1 on rank 0 and 0.07 on rank 1";

@@ -33,6 +33,9 @@ Units units_matching(const std::string& pattern) {
 }
 
 Units units_listed(std::vector<std::string> names) {
+  if (names.empty()) {
+    return {};
+  }
   std::string description = names.size() == 1 ? "unit" : "units";
   for (const std::string& name : names) {
     description += (name == names.front() ? " \"" : ", \"") + name + "\"";

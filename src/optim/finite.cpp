@@ -37,15 +37,38 @@ std::int64_t first_bad(const std::vector<NamedShard>& shards) {
 std::optional<BadGradient> find_bad_gradient(const Sharded& sharded) {
   const std::vector<NamedShard> shards = sharded.named_parameters();
   const OwnShards own;
-  const auto firsts =
-      comm::gather_values(sharded.world().job(), first_bad(shards), "find_bad_gradient");
-  const auto lowest = std::ranges::min_element(firsts);
-  if (*lowest == kNone) {
+  struct Finding {
+    std::int64_t stored;  ///< the first in this rank's shards
+    std::int64_t made;    ///< the first that it has made
+  };
+  const std::int64_t made = sharded.shard_access()->first_bad_contribution();
+  const auto findings =
+      comm::gather_values(sharded.world().job(),
+                          Finding{first_bad(shards), made < 0 ? kNone : made}, "find_bad_gradient");
+  const auto stored = std::ranges::min_element(findings, {}, &Finding::stored);
+  const auto maker = std::ranges::min_element(findings, {}, &Finding::made);
+  if (stored->stored == kNone) {
     return std::nullopt;
   }
-  return BadGradient{.parameter = shards[static_cast<std::size_t>(*lowest)].name,
-                     .rank = static_cast<int>(lowest - firsts.begin())};
+  return BadGradient{
+      .parameter = shards[static_cast<std::size_t>(stored->stored)].name,
+      .rank = static_cast<int>(stored - findings.begin()),
+      .made_by = maker->made == stored->stored ? static_cast<int>(maker - findings.begin()) : -1};
 }
+
+namespace {
+
+std::string text_of(const BadGradient& bad) {
+  const std::string text = "the gradient of \"" + bad.parameter + "\" is not finite";
+  return bad.made_by < 0 ? text + " on rank " + std::to_string(bad.rank) +
+                               ", which stores that part, though no rank made it so: the sum over "
+                               "ranks overflowed, or it was written since"
+                         : text + ": rank " + std::to_string(bad.made_by) +
+                               " made it (look at its data), rank " + std::to_string(bad.rank) +
+                               " stores that part";
+}
+
+}  // namespace
 
 GradientCheck skip_step(const Sharded& sharded, double norm) {
   GradientCheck check{.norm = norm};
@@ -54,10 +77,8 @@ GradientCheck skip_step(const Sharded& sharded, double norm) {
   check.is_skipped = access->skips_non_finite();
   if (sharded.world().rank() == 0) {
     base::log(base::LogLevel::kWarn, "the gradient norm is ", norm,
-              check.bad.has_value()
-                  ? ": the gradient of \"" + check.bad->parameter + "\" is not finite on rank " +
-                        std::to_string(check.bad->rank)
-                  : std::string(", though each gradient is finite"),
+              check.bad.has_value() ? ": " + text_of(*check.bad)
+                                    : std::string(", though each gradient is finite"),
               check.is_skipped ? ". All ranks skip this step" : "");
   }
   if (check.is_skipped) {

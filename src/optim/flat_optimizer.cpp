@@ -111,9 +111,8 @@ void FlatOptimizer::visit_values(
 std::uint64_t FlatOptimizer::hash_of_values() const {
   base::Fnv1a hash;
   for (int group = 0; group < groups(); ++group) {
-    visit_values(group, [&hash](const char*, double value) {
-      hash.add_value(comm::comparable(value));
-    });
+    visit_values(group,
+                 [&hash](const char*, double value) { hash.add_value(comm::comparable(value)); });
   }
   return hash.value();
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/name_pattern.hpp"
+#include "base/near_names.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::optim {
@@ -38,10 +39,15 @@ std::vector<int> assign_groups(const Sharded& sharded,
           groups[i] = static_cast<int>(group);
         }
       }
-      FSDP_CHECK(is_found, ErrorCode::kNotFound, "[parameter groups] \"", pattern,
-                 "\" fits none of ", parameters.size(), " parameters, such as \"",
-                 parameters.front().name,
-                 "\"; names are those of named_parameters(), * stands for any characters");
+      if (!is_found) {
+        std::vector<std::string> names;
+        for (const NamedShard& parameter : parameters) {
+          names.push_back(parameter.name);
+        }
+        fail(ErrorCode::kNotFound, "[parameter groups] \"", pattern, "\" fits none of ",
+             parameters.size(), " parameters, such as ", base::near_names_text(pattern, names),
+             "; names are those of named_parameters(), * stands for any characters");
+      }
     }
   }
   return groups;

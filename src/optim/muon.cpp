@@ -157,8 +157,8 @@ std::map<std::string, double> Muon::values(int group) const {
   return group == kOthers ? to_values(others_, AdamWRule::fields()) : to_values(options_, kAll);
 }
 
-void Muon::visit_values(
-    int group, const std::function<void(const char* name, double value)>& visit) const {
+void Muon::visit_values(int group,
+                        const std::function<void(const char* name, double value)>& visit) const {
   if (group == kOthers) {
     visit_fields(others_, AdamWRule::fields(), visit);
   } else {

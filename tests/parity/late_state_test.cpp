@@ -215,4 +215,28 @@ TEST(LateState, Fault145_AnAverageThatWasNotThereYetBeginsWhenItsParameterTrains
   });
 }
 
+/// Gradients are in no file: what waits would be missing in a run that goes on from it.
+TEST(LateState, Fault146_NothingIsSavedWhileGradientsWait) {
+  const TemporaryDirectory directory;
+  const auto sgd = own<optim::SGD>(optim::SGDOptions{.lr = 0.1});
+  run_threads(2, [&](World world) {
+    LateRun run(world, sgd, false);
+    checkpoint::Saver saver(directory.path(), *run.sharded, run.optimizer.state());
+    run.sharded->set_gradient_sync(GradientSync::kDeferAll);
+    run.model->loss(0).backward();
+    EXPECT_THAT(error_of([&] { saver.save(1); }),
+                testing::AllOf(HasSubstr("step 1 is to be saved"),
+                               HasSubstr("gradients of a deferred"), HasSubstr("zero_grad()")));
+    run.sharded->set_gradient_sync(GradientSync::kEveryBackward);
+    run.model->loss(1).backward();
+    saver.save(1);
+    saver.wait();
+    run.sharded->set_gradient_sync(GradientSync::kDeferAll);
+    run.model->loss(2).backward();
+    run.sharded->zero_grad();
+    saver.save(2);
+    saver.wait();
+  });
+}
+
 }  // namespace

@@ -198,4 +198,54 @@ TEST(NonFinite, Fault032_TheStepIsSkippedOnAllRanksAndTheParameterIsNamed) {
   }
 }
 
+/// "second" is stored on both ranks; its first element on rank 0.
+TEST(BadGradients, Fault148_TheRankThatMadeOneIsNamedBesideTheOneThatStoresIt) {
+  struct Two : torch::nn::Module {
+    Two()
+        : first(register_parameter("first", torch::ones({4}))),
+          second(register_parameter("second", torch::ones({8}))) {}
+    at::Tensor loss(double factor) { return first.sum() + (second * factor).sum(); }
+    at::Tensor first, second;
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const Strategy strategy : {Strategy::kFullShard, Strategy::kReplicate}) {
+    for (const int maker : {0, 1}) {
+      run_threads(2, [&](World world) {
+        const auto model = std::make_shared<Two>();
+        Options options = test_options({});
+        options.strategy = strategy;
+        options.gradient_divisor = GradientDivisor::kSum;
+        Sharded sharded = fully_shard(model, world, options);
+        const auto expect = [&](int made_by) {
+          const auto bad = find_bad_gradient(sharded);
+          ASSERT_TRUE(bad.has_value());
+          EXPECT_EQ(bad->parameter, "second");
+          EXPECT_EQ(bad->rank, 0);
+          EXPECT_EQ(bad->made_by, made_by);
+        };
+        model->loss(world.rank() == maker ? kNan : 1.0).backward();
+        expect(maker);
+        model->loss(1.0).backward();  // adds what is sound
+        expect(maker);
+        sharded.zero_grad();
+        model->loss(1.0).backward();
+        EXPECT_FALSE(find_bad_gradient(sharded).has_value());
+        sharded.zero_grad();
+        sharded.set_gradient_sync(GradientSync::kDeferAll);
+        model->loss(world.rank() == maker ? kNan : 1.0).backward();
+        sharded.set_gradient_sync(GradientSync::kEveryBackward);
+        model->loss(1.0).backward();
+        expect(maker);
+        for (const at::Tensor& shard : sharded.parameters()) {
+          shard.mutable_grad().reset();  // as an optimizer of LibTorch does
+        }
+        model->loss(3e38).backward();
+        expect(-1);  // the sum of two
+        const GradientCheck check = skip_step(sharded, kNan);
+        EXPECT_TRUE(check.is_skipped);
+      });
+    }
+  }
+}
+
 }  // namespace

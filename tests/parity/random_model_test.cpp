@@ -102,7 +102,10 @@ Sharding draw_sharding(const RandomPlan& plan, const RandomNet& net, const World
       options.strategy == Strategy::kSecondaryShard) {
     options.mesh = draw_mesh(draw, world);
   }
-  if (draw.one_in(4)) {
+  const std::vector<std::string> units = options.units.required_names;
+  const bool has_one = std::ranges::any_of(
+      units, [](const std::string& name) { return name == "layer0" || name == "layer2"; });
+  if (draw.one_in(4) && has_one) {
     options.rules.push_back({.units = units_matching("layer[02]"), .keep_gathered = true});
   }
   options.replicate_below = draw.one_in(4) ? draw.between(1, 12) : 0;

@@ -55,9 +55,10 @@ TEST(Rates, Fault143_RatesThatDifferAreNamedAtTheNextBackwardOnAllRanks) {
       optimizer.options().lr *= 0.5;  // alike
     }
     optimizer.options().lr = world.rank() == 0 ? 1.0 : 0.7;
-    EXPECT_THAT(error_of([&] { of.backward(); }),
-                AllOf(HasSubstr("lr of the group of \"first\" in SGD is 1 on rank 0 and 0.7 on rank 1"),
-                      HasSubstr("mean_over_ranks")));
+    EXPECT_THAT(
+        error_of([&] { of.backward(); }),
+        AllOf(HasSubstr("lr of the group of \"first\" in SGD is 1 on rank 0 and 0.7 on rank 1"),
+              HasSubstr("mean_over_ranks")));
     world.recover();
     optimizer.options().lr = 1.0;
     of.backward();

@@ -16,6 +16,7 @@ namespace {
 
 using namespace fsdp;
 using namespace fsdp::test;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 namespace nn = torch::nn;
@@ -281,6 +282,37 @@ TEST(Determinism, RunsRepeatBitForBitWhateverThePrefetch) {
       EXPECT_TRUE(torch::equal(first[i], parameters[i])) << i << " prefetch " << prefetch;
     }
   }
+}
+
+TEST(Sharding, Fault147_UnitsThatFitNothingAreRefusedWithNearNames) {
+  run_threads(1, [](World world) {
+    const auto error_with = [&](const Options& options) {
+      nn::Sequential model(nn::Linear(4, 4), nn::ReLU(), nn::Linear(4, 4));
+      return error_of([&] { fully_shard(model, world, options); });
+    };
+    EXPECT_THAT(error_with(test_options(units_matching("layers\\.\\d"))),
+                AllOf(HasSubstr("units matching \"layers\\.\\d\""),
+                      HasSubstr("fit none of 3 modules"), HasSubstr("\"0\", \"1\", \"2\"")));
+    EXPECT_THAT(error_with(test_options(units_of<nn::Conv2d>())),
+                AllOf(HasSubstr("Conv2dImpl"), HasSubstr("fit none of 3 modules")));
+    EXPECT_THAT(error_with(test_options(units_larger_than(1000))),
+                HasSubstr("units of at least 1000 elements, which fit none"));
+    const auto error_of_rule = [&](const Units& units) {
+      Options options = test_options(units_of<nn::Linear>());
+      options.rules = {{.units = root_unit(), .keep_gathered = true},
+                       {.units = units, .keep_gathered = true}};
+      return error_with(options);
+    };
+    EXPECT_THAT(error_of_rule(units_of<nn::Conv2d>()),
+                AllOf(HasSubstr("Options::rules[1]"), HasSubstr("Conv2dImpl"),
+                      HasSubstr("fits none of 2 units"), HasSubstr("\"0\""), HasSubstr("\"2\"")));
+    EXPECT_THAT(error_of_rule(units_larger_than(1000)), HasSubstr("at least 1000 elements"));
+    EXPECT_THAT(error_of_rule(units_matching("1")), HasSubstr("units matching \"1\""));
+    // What fits the outermost module alone, and a list of none, are no slips.
+    EXPECT_EQ(error_with(test_options(units_of<nn::Sequential>())), "no error");
+    EXPECT_EQ(error_with(test_options(units_listed({}))), "no error");
+    EXPECT_EQ(error_of_rule(units_of<nn::Linear>()), "no error");
+  });
 }
 
 }  // namespace

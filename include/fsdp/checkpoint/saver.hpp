@@ -61,7 +61,8 @@ class Saver {
   /// may try again. A weight in another memory order (transposed, channels last) is put together on
   /// rank 0; all others are copied where they are.
   /// @collective all ranks, with the same step and values @blocks until all ranks have copied
-  /// @throws Error, the same on all ranks, with the first failing rank, path and reason: kIo when
+  /// @throws Error, the same on all ranks, with the first failing rank, path and reason:
+  /// kInvalidArgument while deferred gradients wait, which the files do not have; kIo when
   /// there is no room or no right to write; kNotFound when a rank does not see the directory that
   /// rank 0 writes to; kMismatch when ranks save different things; kUnsupported for a dtype that
   /// safetensors does not know

@@ -41,8 +41,9 @@ enum class Store {
 ///
 ///     {.units = units_listed({"head"}), .keep_gathered = true, .param = at::kFloat}
 struct UnitRule {
-  /// Which units; each is asked for by its module, the root by "". A path of units_listed() must be
-  /// a unit. Parameters that Options::replicate_below takes out of a unit keep its `param` only.
+  /// Which units; each is asked for by its module, the root by "". One that fits no unit, or lists
+  /// a path that is none, is a mistake and throws kNotFound. Parameters that
+  /// Options::replicate_below takes out of a unit keep its `param` only.
   Units units = {};
   /// How they are spread. Those that need Options::mesh take it from there.
   std::optional<Strategy> strategy = {};

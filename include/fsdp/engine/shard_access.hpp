@@ -64,14 +64,19 @@ class ShardAccess {
   virtual void announce_write(int unit) = 0;
   /// Forgets all gradients, also deferred ones.
   virtual void zero_grad() = 0;
+  /// Whether gradients that set_gradient_sync() has deferred wait for a backward that reduces them.
+  virtual bool has_waiting_gradients() const = 0;
+  /// The first parameter, by its position in named_shards(), whose gradient is not finite for what
+  /// this rank itself has added to it, before the sum over ranks; -1 for none. On the CPU only.
+  virtual std::int64_t first_bad_contribution() const = 0;
   /// Whether a step whose gradients are not finite is skipped: Options::skip_non_finite.
   virtual bool skips_non_finite() const = 0;
   /// Losses are scaled from now on, so a model in float16 may train.
   virtual void set_loss_scaled() = 0;
 
   /// Has ranks compare these from now on, in the record that they exchange in each backward that
-  /// hands gradients out: a difference throws kMismatch there, on all ranks, with its name. The same
-  /// ones in the same order on all ranks. Use Compared, which ends it. Returns what
+  /// hands gradients out: a difference throws kMismatch there, on all ranks, with its name. The
+  /// same ones in the same order on all ranks. Use Compared, which ends it. Returns what
   /// stop_comparing() takes. Local.
   virtual std::uint64_t compare(HyperParameters of) = 0;
   virtual void stop_comparing(std::uint64_t id) noexcept = 0;

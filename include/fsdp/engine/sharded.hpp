@@ -136,13 +136,13 @@ class Sharded {
   /// run it: an optional branch, an expert without tokens. Call it where the forward of `module`
   /// (any part of the sharded module, on any rank the same) would stand, and add what it returns,
   /// a scalar zero, to the loss: the units' weights are gathered here and in backward, and their
-  /// gradients reduced, as on the ranks that run it. Taking part means "unused here": this rank adds
-  /// zero to the gradients, and where no rank used a parameter it gets none, as in one process: no
-  /// weight decay, no step counted. The module's units are touched as in the last forward of this rank that ran it or took part, else
-  /// in the module's order; UnitRule::optional must hold for them. Ranks whose run differs from
-  /// that (an unused weight, other units in between, no gradients) meet in different collectives
-  /// and throw; run the module on a small input times zero then. One call stands for all runs of
-  /// the module in immediate succession.
+  /// gradients reduced, as on the ranks that run it. Taking part means "unused here": this rank
+  /// adds zero to the gradients, and where no rank used a parameter it gets none, as in one
+  /// process: no weight decay, no step counted. The module's units are touched as in the last
+  /// forward of this rank that ran it or took part, else in the module's order; UnitRule::optional
+  /// must hold for them. Ranks whose run differs from that (an unused weight, other units in
+  /// between, no gradients) meet in different collectives and throw; run the module on a small
+  /// input times zero then. One call stands for all runs of the module in immediate succession.
   /// @collective the units' all-gathers, in step with the ranks that run the module; backward: one
   /// all-gather and one reduce-scatter of each @memory in backward, zero gradients of one unit
   /// @throws Error kInvalidArgument when the module has no weight, one that is not of this Sharded,

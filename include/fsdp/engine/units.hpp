@@ -26,7 +26,8 @@ struct Candidate {
   std::int64_t numel = 0;  ///< elements of its subtree that no unit inside it has claimed
 };
 
-/// Decides, module by module, what becomes a unit. Asked innermost modules first.
+/// Decides, module by module, what becomes a unit. Asked innermost modules first. One that fits no
+/// module is a mistake: sharding throws kNotFound and lists the modules whose names come nearest.
 ///
 /// *Thread safety*: a value. *Example*: `Options{.units = units_of<Block>()}`.
 class Units {
@@ -40,6 +41,8 @@ class Units {
       : claims_(std::move(claims)), description_(std::move(description)) {}
 
   const std::string& description() const { return description_; }
+  /// Whether it was made without a predicate.
+  bool is_default() const { return !claims_; }
   bool claims(const Candidate& candidate) const { return claims_ && claims_(candidate); }
 
   /// Names that must be found, else sharding throws kNotFound; filled by units_listed().
@@ -78,8 +81,8 @@ Units units_of() {
 /// Every module whose whole path matches the regular expression (ECMAScript), as "h\\.\\d+".
 Units units_matching(const std::string& pattern);
 
-/// Exactly these module paths; the root is "". Sharding throws kNotFound for a path that does not
-/// exist.
+/// Exactly these module paths; the root is "". None: the same as Units(). Sharding throws kNotFound
+/// for a path that does not exist.
 Units units_listed(std::vector<std::string> names);
 
 /// What no unit claims; for UnitRule::units.

@@ -33,10 +33,11 @@ struct AdamWRule {
 
 /// *Example*:
 ///
-///     fsdp::optim::AdamW optimizer(sharded, {.lr = 3e-4});
-///     fsdp::optim::AdamW grouped(sharded, {{.parameters = {"*.bias"}, .options = {.lr = 3e-4,
-///                                           .weight_decay = 0}},
-///                                          {.parameters = {"*"}, .options = {.lr = 3e-4}}});
+///     auto groups = sharded.param_groups(fsdp::decay_rule());
+///     fsdp::optim::AdamW optimizer(sharded, {{groups[0].names, {.lr = 3e-4, .weight_decay = 0.1}},
+///                                            {groups[1].names, {.lr = 3e-4, .weight_decay = 0}}});
+///
+/// or all alike, `fsdp::optim::AdamW optimizer(sharded, {.lr = 3e-4})`.
 using AdamW = ElementWise<AdamWRule>;
 
 }  // namespace fsdp::optim

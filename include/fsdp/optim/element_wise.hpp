@@ -41,8 +41,7 @@ template <class Options>
 std::map<std::string, double> to_values(const Options& options,
                                         std::span<const Field<Options>> fields) {
   std::map<std::string, double> values;
-  visit_fields(options, fields,
-               [&](const char* name, double value) { values[name] = value; });
+  visit_fields(options, fields, [&](const char* name, double value) { values[name] = value; });
   return values;
 }
 
@@ -103,8 +102,7 @@ class ElementWise : public FlatOptimizer {
     return to_values(options_.at(static_cast<std::size_t>(group)), Rule::fields());
   }
   void visit_values(
-      int group,
-      const std::function<void(const char* name, double value)>& visit) const override {
+      int group, const std::function<void(const char* name, double value)>& visit) const override {
     visit_fields(options_.at(static_cast<std::size_t>(group)), Rule::fields(), visit);
   }
   void set_values(int group, const std::map<std::string, double>& values) override {

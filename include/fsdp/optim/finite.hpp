@@ -13,6 +13,9 @@ namespace fsdp {
 struct BadGradient {
   std::string parameter;  ///< its name
   int rank = -1;          ///< that has the element in its shard
+  /// The first rank whose own gradient was not finite before the sum over ranks: look at its data.
+  /// -1 where each was finite, so that their sum overflowed, or where nothing is known of it.
+  int made_by = -1;
 };
 
 /// What one look at all gradients found.

@@ -41,8 +41,8 @@ struct TrainedParameter {
 /// *Invariants*: the state of a parameter that trains exists from construction (of one that is
 /// unfrozen later: from its first gradient), zero, entered in the ledger and in the promise under
 /// kMoments; making it changes nothing else. Counters are equal on all ranks, also where a shard is
-/// empty. Hyper-parameters are, too: a backward on ranks that have other ones throws kMismatch on all,
-/// and names group and value. *Thread safety*: one thread at a time.
+/// empty. Hyper-parameters are, too: a backward on ranks that have other ones throws kMismatch on
+/// all, and names group and value. *Thread safety*: one thread at a time.
 class FlatOptimizer {
  public:
   /// Neighbours in memory with equal hyper-parameters and counters, updated as one. Tensors are
@@ -86,8 +86,8 @@ class FlatOptimizer {
   virtual std::map<std::string, double> values(int group) const = 0;
   /// The same one after the other: what ranks compare in each backward. A rule of one's own that
   /// allocates nothing in a step overrides this too.
-  virtual void visit_values(
-      int group, const std::function<void(const char* name, double value)>& visit) const;
+  virtual void visit_values(int group,
+                            const std::function<void(const char* name, double value)>& visit) const;
   /// Takes over those that it knows.
   virtual void set_values(int group, const std::map<std::string, double>& values) = 0;
   /// Makes room for the state of these parameters, also of frozen ones, and takes each for one that

@@ -72,8 +72,7 @@ class Muon : public FlatOptimizer {
 
   std::map<std::string, double> values(int group) const override;
   void visit_values(
-      int group,
-      const std::function<void(const char* name, double value)>& visit) const override;
+      int group, const std::function<void(const char* name, double value)>& visit) const override;
   void set_values(int group, const std::map<std::string, double>& values) override;
 
  private:

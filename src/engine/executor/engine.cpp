@@ -330,6 +330,16 @@ void Engine::zero_grad() {
   gradients_.zero();
 }
 
+bool Engine::has_waiting_gradients() const {
+  const std::lock_guard lock(mutex_);
+  return gradients_.has_waiting();
+}
+
+std::int64_t Engine::first_bad_contribution() const {
+  const std::lock_guard lock(mutex_);
+  return gradients_.first_bad_contribution();
+}
+
 void Engine::set_loss_scaled() {
   const std::lock_guard lock(mutex_);
   gradients_.set_loss_scaled();

@@ -70,6 +70,8 @@ class Engine : public TouchTarget,
   std::vector<FlatShard> flats() override;
   void announce_write(int unit) override { shard_written(unit); }
   void zero_grad() override;
+  bool has_waiting_gradients() const override;
+  std::int64_t first_bad_contribution() const override;
   bool skips_non_finite() const override { return options_.skip_non_finite; }
   void set_loss_scaled() override;
   std::uint64_t compare(HyperParameters of) override;

@@ -95,6 +95,7 @@ class Gradients {
   /// @throws Error kInvalidArgument when gradients wait to be reduced, which a change of the unit's
   /// shards would miss
   void check_none_waits(int unit) const;
+  std::int64_t first_bad_contribution() const { return sink_.first_bad_contribution(); }
   /// Whether gradients wait that only the engine knows.
   bool has_waiting() const { return !is_open() && sink_.has_deferred(); }
   /// Forgets all gradients, also those that wait.

@@ -7,9 +7,9 @@
 /// out does the same at the same places: participate() touches the units where it stands in
 /// forward, and leaves one autograd node for each touch. Autograd runs nodes that are ready in the
 /// reverse order of their making, so these run where the branch's own would; each touches its units
-/// and hands stand-ins to the usual accumulation, which knows how many uses of a weight are still to
-/// come. Stand-ins are zeros to the sum and no gradients to the optimizer: where no rank has another
-/// one, the parameter was not used and gets none. See stand_in.hpp.
+/// and hands stand-ins to the usual accumulation, which knows how many uses of a weight are still
+/// to come. Stand-ins are zeros to the sum and no gradients to the optimizer: where no rank has
+/// another one, the parameter was not used and gets none. See stand_in.hpp.
 ///
 /// What cannot be known from here is whether the branch's backward takes weights at all: the first
 /// layer's does not when its input needs no gradient. So the rule for optional units is that the

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/name_pattern.hpp"
+#include "base/near_names.hpp"
 #include "engine/partition/layer_members.hpp"
 #include "engine/partition/module_registry.hpp"
 #include "engine/touch/deferred.hpp"
@@ -118,6 +119,39 @@ void check_members(torch::nn::Module& root) {
 }
 
 }  // namespace
+
+void check_units_fit(const ModuleTree& tree, const Units& policy) {
+  if (policy.is_default()) {
+    return;
+  }
+  std::vector<std::string> names;
+  bool has_types = false;
+  for (const ModuleTree::Node& node : tree.modules) {
+    std::int64_t numel = 0;
+    for (const auto& [name, tensor] : tree.parameters) {
+      numel += is_inside(name, node.name) ? tensor.numel() : 0;
+    }
+    if (policy.claims({.name = node.name, .module = node.module, .numel = numel})) {
+      return;
+    }
+    if (!node.name.empty()) {
+      names.push_back(node.name);
+    }
+    has_types = has_types || node.module != nullptr;
+  }
+  const std::string& description = policy.description();
+  const std::size_t quote = description.find('"');
+  const std::string wanted =
+      quote == std::string::npos
+          ? description
+          : description.substr(quote + 1, description.rfind('"') - quote - 1);
+  const std::size_t count = names.size();
+  const std::string near = base::near_names_text(wanted, names, 5);
+  fail(ErrorCode::kNotFound, "[fully_shard] Options::units are ", description,
+       ", which fit none of ", count, " modules", near.empty() ? "" : ", such as " + near,
+       has_types ? "" : ". A TorchScript module has names and no C++ types: use units_matching()",
+       ". Paths are those of named_modules(), and a pattern fits the whole of one");
+}
 
 std::string parent_of(const std::string& path) {
   const std::size_t dot = path.rfind('.');

@@ -47,6 +47,10 @@ std::vector<at::Tensor> drop_ignored(ModuleTree& tree, const std::vector<std::st
 /// fully_shard()
 void check_tree(const ModuleTree& tree);
 
+/// @throws Error kNotFound, with the modules that come nearest, when Options::units fit none of the
+/// tree, the outermost included
+void check_units_fit(const ModuleTree& tree, const Units& units);
+
 /// "h.0" of "h.0.weight", "" of "weight".
 std::string parent_of(const std::string& path);
 

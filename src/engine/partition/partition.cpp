@@ -54,6 +54,7 @@ std::set<std::string> claim(const ModuleTree& tree, const Units& policy) {
                name,
                "\"; modules have the names that named_modules() shows, without a leading dot");
   }
+  check_units_fit(tree, policy);
   return claimed;
 }
 
@@ -176,7 +177,8 @@ Partition group(ModuleTree tree, const Options& options) {
   check_precision(options);
   const std::set<std::string> full = full_precision_modules(tree, options.precision.full_precision);
   const std::set<std::string> claimed = claim(tree, options.units);
-  std::map<std::string, Terms> terms = terms_of_units(tree, numels_of(tree, claimed), options);
+  std::map<std::string, Terms> terms =
+      terms_of_units(tree, claimed, numels_of(tree, claimed), options);
   std::map<std::string, OfOwner> of_owners =
       by_owner(tree, claimed, full, terms, options.replicate_below);
   terms[kReplicatedName] = {.strategy = Strategy::kReplicate, .precision = options.precision};

@@ -2,8 +2,11 @@
 #include "engine/partition/unit_rules.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <vector>
 
+#include "base/near_names.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -35,9 +38,37 @@ Terms terms_of(const Candidate& unit, const Options& options) {
   return terms;
 }
 
+/// The root counts also where it has no parameters: a rule for it is no slip then.
+void check_fits_a_unit(const ModuleTree& tree, const std::set<std::string>& claimed,
+                       const std::map<std::string, std::int64_t>& numels, const UnitRule& rule,
+                       std::size_t number) {
+  std::vector<std::string> names;
+  for (const ModuleTree::Node& node : tree.modules) {
+    if (!node.name.empty() && !claimed.contains(node.name)) {
+      continue;
+    }
+    const auto numel = numels.find(node.name);
+    if (rule.units.claims({.name = node.name,
+                           .module = node.module,
+                           .numel = numel == numels.end() ? 0 : numel->second})) {
+      return;
+    }
+    if (!node.name.empty()) {
+      names.push_back(node.name);
+    }
+  }
+  const std::size_t count = names.size();
+  const std::string near = base::near_names_text(rule.units.description(), names, 5);
+  fail(ErrorCode::kNotFound, "[fully_shard] Options::rules[", number, "] is for ",
+       rule.units.description(), ", which fits none of ", count, " units",
+       near.empty() ? "" : " beside the root, such as " + near,
+       ": a rule is for what Options::units makes a unit");
+}
+
 }  // namespace
 
 std::map<std::string, Terms> terms_of_units(const ModuleTree& tree,
+                                            const std::set<std::string>& claimed,
                                             const std::map<std::string, std::int64_t>& numels,
                                             const Options& options) {
   for (std::size_t i = 0; i < options.rules.size(); ++i) {
@@ -46,6 +77,9 @@ std::map<std::string, Terms> terms_of_units(const ModuleTree& tree,
                  "] lists \"", name,
                  "\", which is not the module of a unit: list it in Options::units too");
     }
+  }
+  for (std::size_t i = 0; i < options.rules.size(); ++i) {
+    check_fits_a_unit(tree, claimed, numels, options.rules[i], i);
   }
   std::map<std::string, Terms> terms;
   for (const auto& [name, numel] : numels) {

@@ -19,9 +19,12 @@ struct Terms {
   MixedPrecision precision;
 };
 
-/// The terms of each unit, by the path of its module. `numels`: the elements of each.
-/// @throws Error kNotFound for a path that a rule lists and that is no unit
+/// The terms of each unit, by the path of its module. `claimed`: modules that are units; `numels`:
+/// the elements of each that has some.
+/// @throws Error kNotFound for a path that a rule lists and that is no unit, and for a rule that
+/// fits no unit
 std::map<std::string, Terms> terms_of_units(const ModuleTree& tree,
+                                            const std::set<std::string>& claimed,
                                             const std::map<std::string, std::int64_t>& numels,
                                             const Options& options);
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/sink/non_finite.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::engine {
@@ -87,8 +88,7 @@ void GradSink::stand_in(int unit, int parameter) {
   }
   Arrival& which = of(unit).arrivals[static_cast<std::size_t>(parameter)];
   if (which.fired == 0) {
-    place_of(at(unit), parameter,
-             buffer_view(unit, buffer_of_[static_cast<std::size_t>(bundle)]))
+    place_of(at(unit), parameter, buffer_view(unit, buffer_of_[static_cast<std::size_t>(bundle)]))
         .zero_();
   }
   ++which.fired;
@@ -125,6 +125,23 @@ void GradSink::complete(int unit, at::Tensor& flat) {
   }
   if (laid_out.padding() > 0) {
     flat.narrow(0, laid_out.layout->total_numel(), laid_out.padding()).zero_();
+  }
+}
+
+/// After the sum over ranks nobody knows who made what.
+void GradSink::look_for_bad(int unit, const at::Tensor& flat) {
+  OfUnit& own = of(unit);
+  if (!shards(unit).has_grad() && own.has_sum == 0 && !own.has_partial) {
+    own.bad_parameter = -1;  // gradients begin anew
+  }
+  if (own.bad_parameter >= 0) {
+    return;
+  }
+  const std::int64_t position = first_non_finite(flat);
+  for (int i = 0; position >= 0 && i < at(unit).layout->parameters(); ++i) {
+    if (position >= at(unit).layout->offset(i)) {
+      own.bad_parameter = i;
+    }
   }
 }
 
@@ -220,6 +237,7 @@ void GradSink::start_reduce(int bundle, int buffer) {
     }
     at::Tensor flat = buffer_view(unit, buffer);
     complete(unit, flat);
+    look_for_bad(unit, flat);
     if (at(unit).placement.shard != nullptr) {
       start_inner(unit, flat);
     } else {

@@ -109,6 +109,9 @@ class GradSink {
   /// The same, and those on their way: their collectives are void.
   void start_over();
 
+  /// By position among the module's parameters: the first one whose gradient is not finite for what
+  /// this rank has added to it. -1 for none.
+  std::int64_t first_bad_contribution() const;
   /// What ranks tell each other when gradients are handed out.
   Presence& presence() { return presence_; }
 
@@ -140,6 +143,9 @@ class GradSink {
     at::Tensor partial = {};                ///< [slice_numel]; likewise
     bool has_partial = false;
     char has_sum = 0;  ///< in the gradient shard
+    /// The first of which this rank has added a gradient that is not finite to those that are
+    /// there.
+    int bad_parameter = -1;
   };
   /// A reduction over replicas: a reduce-scatter, then for all but kHybridOptimizer an all-gather.
   struct Outer {
@@ -166,6 +172,7 @@ class GradSink {
   void make_deferred();
   void reserve_staging();
   void complete(int unit, at::Tensor& flat);
+  void look_for_bad(int unit, const at::Tensor& flat);
   bool prepare_shard(int unit);
   void begin_last_stage(int bundle);
   Destination destination(int unit);

@@ -105,12 +105,25 @@ void GradSink::drop_collected() {
   }
 }
 
+std::int64_t GradSink::first_bad_contribution() const {
+  std::int64_t position = 0;
+  for (const ModuleLayout::Index index : layout_.ordered_parameters()) {
+    const bool is_there = shards(index.unit).part(index.parameter).grad().defined();
+    if (is_there && of(index.unit).bad_parameter == index.parameter) {
+      return position;
+    }
+    ++position;
+  }
+  return -1;
+}
+
 void GradSink::zero() {
   has_deferred_ = false;
   presence_.forget_all();
   for (int unit = 0; unit < layout_.count(); ++unit) {
     of(unit).has_partial = false;
     of(unit).has_sum = 0;
+    of(unit).bad_parameter = -1;
     for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
       of(unit).arrivals[static_cast<std::size_t>(i)].is_deferred = false;
       shards(unit).part(i).mutable_grad().reset();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Which parameters have a gradient. A rank that did not use a parameter cannot know whether others
 /// did, and an optimizer must treat all shards of a tensor alike: so ranks tell each other, one bit
-/// per parameter, once per backward. With the bits go a hash of what else must be alike for that: the
-/// hyper-parameters that each rank's optimizers have.
+/// per parameter, once per backward. With the bits go a hash of what else must be alike for that:
+/// the hyper-parameters that each rank's optimizers have.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,9 @@ class Presence {
   std::size_t bit(int unit, int parameter) const {
     return first_bit_[static_cast<std::size_t>(unit)] + static_cast<std::size_t>(parameter);
   }
-  std::uint64_t& word(int unit, int parameter) { return own_[kHead + bit(unit, parameter) / kBits]; }
+  std::uint64_t& word(int unit, int parameter) {
+    return own_[kHead + bit(unit, parameter) / kBits];
+  }
   std::uint64_t mask(int unit, int parameter) const {
     return std::uint64_t{1} << (bit(unit, parameter) % kBits);
   }
