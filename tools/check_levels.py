@@ -113,13 +113,15 @@ def upward(place, path, include):
     )
 
 
-def nameless_folders():
+def nameless_folders(paths):
     """Folders of a place with floors that stand on none: they could include all that the place has."""
     for place, floors in FLOORS.items():
         named = {room for floor in floors for room in floor}
-        for folder in sorted((ROOT / "src" / place).iterdir()):
-            if folder.is_dir() and folder.name not in named:
-                yield f"src/{place}/{folder.name}: has no floor; add it to FLOORS in tools/check_levels.py"
+        inside = ["src", *place.split("/")]
+        parts = [list(path.relative_to(ROOT).parts) for path in paths]
+        below = [part[len(inside) :] for part in parts if part[: len(inside)] == inside]
+        for folder in sorted({rest[0] for rest in below if len(rest) > 1} - named):
+            yield f"src/{place}/{folder}: has no floor; add it to FLOORS in tools/check_levels.py"
 
 
 def findings_in(path):
@@ -164,5 +166,6 @@ if __name__ == "__main__":
             if path.suffix == ".cpp" and module_of(path) in TORCH_FREE:
                 print(path.relative_to(ROOT))
         sys.exit(0)
-    found = [finding for path in cpp_files() for finding in findings_in(path)]
-    finish([*nameless_folders(), *found])
+    files = list(cpp_files())
+    found = [finding for path in files for finding in findings_in(path)]
+    finish([*nameless_folders(files), *found])

@@ -43,6 +43,14 @@ class ChecksTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("src/layout/a.cpp:2: layout (level 1) includes schedule (level 1)", text)
 
+    def test_a_folder_without_a_floor_is_refused(self):
+        self.write("src/comm/gloo/a.hpp", "")
+        self.write("src/comm/carrier_pigeon/a.hpp", "")
+        self.assertEqual(
+            self.run_check("levels"),
+            (1, "src/comm/carrier_pigeon: has no floor; add it to FLOORS in tools/check_levels.py\n"),
+        )
+
     def test_language_models_in_the_core_are_refused_and_in_the_program_are_not(self):
         self.write("src/engine/a.cpp", LICENCE + '#include "fsdp/models/gpt.hpp"\n')
         self.write("apps/fsdp/a.cpp", LICENCE + '#include "fsdp/models/gpt.hpp"\n')
