@@ -51,10 +51,6 @@ FoundCheckpoint look_at(const std::string& path, std::int64_t step) {
   return found;
 }
 
-}  // namespace
-
-namespace {
-
 /// A save that did not end, before which there was no checkpoint of that step.
 bool is_draft(const FoundCheckpoint& found) {
   return detail::is_draft_name(fs::path(found.path).filename().string());

@@ -5,9 +5,11 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "engine/sink/non_finite.hpp"
 #include "fsdp/fsdp.hpp"
 #include "support/error_of.hpp"
 #include "support/subjects.hpp"
@@ -196,6 +198,26 @@ TEST(NonFinite, Fault032_TheStepIsSkippedOnAllRanksAndTheParameterIsNamed) {
       EXPECT_EQ(std::isfinite(clip_grad_norm_(sharded, 1.0)), true);
     });
   }
+}
+
+TEST(BadGradients, AreSeenWhereverTheyLieAndCopiedAllTheSame) {
+  for (const at::ScalarType dtype :
+       {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kComplexFloat}) {
+    for (const std::int64_t numel : {1, 2048, 300007}) {
+      for (const std::int64_t position : {std::int64_t{0}, numel / 2, numel - 1}) {
+        for (const double value : {0.5, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+          at::Tensor source = torch::full({numel}, 0.25, dtype);
+          source.narrow(0, position, 1).fill_(value);
+          const at::Tensor copy = torch::zeros({numel}, dtype);
+          EXPECT_EQ(engine::copy_has_non_finite(copy, source), value != 0.5);
+          EXPECT_EQ(engine::has_non_finite(copy), value != 0.5);
+          EXPECT_EQ(std::memcmp(copy.data_ptr(), source.data_ptr(), source.nbytes()), 0);
+        }
+      }
+    }
+  }
+  const at::Tensor turned = torch::ones({3, 4}).t();
+  EXPECT_FALSE(engine::copy_has_non_finite(torch::zeros({4, 3}), turned));
 }
 
 /// "second" is stored on both ranks; its first element on rank 0.

@@ -48,6 +48,9 @@ void GradSink::open(int bundle, int buffer) {
       arrival.fired = 0;
       arrival.is_used = false;
     }
+    if (!shards(unit).has_grad() && of(unit).has_sum == 0 && !of(unit).has_partial) {
+      of(unit).bad_parameter = -1;  // gradients begin anew
+    }
   }
 }
 
@@ -70,10 +73,16 @@ void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
   const at::Tensor place = place_of(
       at(unit), parameter, is_deferred ? of(unit).deferred : buffer_view(unit, buffer_of_[bundle]));
   const at::Tensor source = grad.is_sparse() ? grad.to_dense() : grad;
-  if (is_deferred ? which.is_deferred : which.fired > 0) {
+  const bool adds = is_deferred ? which.is_deferred : which.fired > 0;
+  if (adds) {
     place.add_(source);
-  } else {
-    place.copy_(source);
+  }
+  if (is_deferred) {  // complete() looks at the sum
+    if (!adds) {
+      place.copy_(source);
+    }
+  } else if (adds ? has_non_finite(place) : copy_has_non_finite(place, source)) {
+    note_bad(unit, parameter);
   }
   which.fired += is_deferred ? 0 : 1;
   which.is_used = which.is_used || !is_deferred;
@@ -116,8 +125,9 @@ void GradSink::complete(int unit, at::Tensor& flat) {
     const at::Tensor waiting = of(unit).deferred.narrow(0, laid_out.layout->offset(i), numel);
     if (arrival.fired > 0) {
       place.add_(waiting);
-    } else {
-      place.copy_(waiting);
+    }
+    if (arrival.fired > 0 ? has_non_finite(place) : copy_has_non_finite(place, waiting)) {
+      note_bad(unit, i);
     }
   }
   for (Arrival& arrival : of(unit).arrivals) {
@@ -129,20 +139,9 @@ void GradSink::complete(int unit, at::Tensor& flat) {
 }
 
 /// After the sum over ranks nobody knows who made what.
-void GradSink::look_for_bad(int unit, const at::Tensor& flat) {
-  OfUnit& own = of(unit);
-  if (!shards(unit).has_grad() && own.has_sum == 0 && !own.has_partial) {
-    own.bad_parameter = -1;  // gradients begin anew
-  }
-  if (own.bad_parameter >= 0) {
-    return;
-  }
-  const std::int64_t position = first_non_finite(flat);
-  for (int i = 0; position >= 0 && i < at(unit).layout->parameters(); ++i) {
-    if (position >= at(unit).layout->offset(i)) {
-      own.bad_parameter = i;
-    }
-  }
+void GradSink::note_bad(int unit, int parameter) {
+  int& first = of(unit).bad_parameter;
+  first = first < 0 ? parameter : std::min(first, parameter);
 }
 
 /// Accumulation, parameter by parameter: a grad that was reset starts from zero, one that the user
@@ -237,7 +236,6 @@ void GradSink::start_reduce(int bundle, int buffer) {
     }
     at::Tensor flat = buffer_view(unit, buffer);
     complete(unit, flat);
-    look_for_bad(unit, flat);
     if (at(unit).placement.shard != nullptr) {
       start_inner(unit, flat);
     } else {

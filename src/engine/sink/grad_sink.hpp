@@ -172,7 +172,7 @@ class GradSink {
   void make_deferred();
   void reserve_staging();
   void complete(int unit, at::Tensor& flat);
-  void look_for_bad(int unit, const at::Tensor& flat);
+  void note_bad(int unit, int parameter);
   bool prepare_shard(int unit);
   void begin_last_stage(int bundle);
   Destination destination(int unit);
