@@ -122,6 +122,24 @@ install_packages() {
   }
 }
 
+# Whether the compiler has the run-time libraries of the sanitizers, which are a package of their own.
+links_sanitizers() {
+  printf 'int main() {}\n' | "$(compiler)" -fsanitize=address,undefined -x c++ - -o /dev/null >/dev/null 2>&1
+}
+
+setup_sanitizers() {
+  local cxx package
+  cxx=$(compiler)
+  if links_sanitizers; then return; fi
+  package=libclang-rt-$("$cxx" -dumpversion | cut -d. -f1)-dev
+  if [[ $cxx == *clang* ]] && have apt-get && can_be_root; then
+    say "[1/3] Debian packages: $package (a few seconds)"
+    install_packages "$package"
+  fi
+  links_sanitizers || die "$cxx cannot link with -fsanitize=address,undefined. On Debian clang's libraries for it are" \
+    "in $package: sudo apt-get install $package"
+}
+
 setup_packages() {
   local done_stamp missing wanted
   done_stamp=$(stamp packages "$(cksum <"$root/tools/setup.sh") ${CXX:-}")
