@@ -5,9 +5,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <system_error>
 #include <utility>
+
+#include "base/near_names.hpp"
 
 namespace fsdp::apps {
 namespace {
@@ -101,25 +102,6 @@ void add_names(const CLI::App& app, std::vector<std::string>& options,
   }
 }
 
-/// Characters to change, insert, remove or swap with their neighbour. Damerau, "A technique for
-/// computer detection and correction of spelling errors" (1964).
-std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
-  std::iota(last.begin(), last.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] =
-          std::min({last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1), last[j] + 1, row[j - 1] + 1});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        row[j] = std::min(row[j], before[j - 2] + 1);
-      }
-    }
-    before = std::exchange(last, row);
-  }
-  return last.back();
-}
-
 /// "lr" of "learning-rate".
 std::string initials(const std::string& word) {
   std::string letters(1, word.front());
@@ -136,7 +118,7 @@ std::string nearest(const std::string& word, const std::vector<std::string>& nam
   std::string best;
   std::size_t best_distance = word.size() / 3 + 1;  // a third may be wrong
   for (const std::string& name : names) {
-    if (const std::size_t found = distance(word, name); found < best_distance) {
+    if (const std::size_t found = base::distance(word, name); found < best_distance) {
       best = name;
       best_distance = found;
     }

@@ -24,9 +24,6 @@ std::string speaker() {
   return is_number ? "fsdp: rank " + std::string(digits) : "fsdp";
 }
 
-/// Messages of LibTorch carry a stack from the second line on.
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 int report(const std::string& text, int code) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", speaker().c_str(), fsdp::base::shown(text).c_str());
@@ -48,7 +45,7 @@ int run(const Action& action) {
     return report(bad_input ? error.text() : error.what(), bad_input ? kBadInput : kFailure);
   } catch (const std::exception& error) {
     const bool wanted = std::getenv("FSDP_STACK") != nullptr;
-    return report(wanted ? error.what() : first_line(error.what()), kFailure);
+    return report(wanted ? error.what() : fsdp::base::first_line(error.what()), kFailure);
   }
 }
 

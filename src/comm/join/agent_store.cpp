@@ -2,7 +2,6 @@
 #include "comm/join/agent_store.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
 #include <future>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/variable.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "net/network.hpp"
@@ -22,11 +22,6 @@ namespace fsdp::comm::detail {
 namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
-
-std::string get_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 /// TCPStore's greeting knows no limit: before a listener that says nothing it would wait for ever.
 /// A greeting that is late is left to its thread.
@@ -67,7 +62,7 @@ Store connect(const std::string& address, std::uint16_t port, Milliseconds timeo
 
 }  // namespace
 
-bool agent_serves_store() { return get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
+bool agent_serves_store() { return base::get_variable("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
 
 Meeting reach_agent_store(const base::RankEnvironment& environment, const std::string& who,
                           Clock::time_point deadline) {
@@ -79,7 +74,7 @@ Meeting reach_agent_store(const base::RankEnvironment& environment, const std::s
        .whom = "torchrun's store",
        .hint = "MASTER_ADDR and MASTER_PORT say where, FSDP_SETUP_TIMEOUT how long to try"});
   const Store store = connect(address, environment.master_port, remaining(deadline), who);
-  const std::string attempt = get_variable("TORCHELASTIC_RESTART_COUNT");
+  const std::string attempt = base::get_variable("TORCHELASTIC_RESTART_COUNT");
   return {.store = c10::make_intrusive<c10d::PrefixStore>(
               "/worker/attempt_" + (attempt.empty() ? "0" : attempt), store),
           .master_address = std::move(address)};

@@ -8,20 +8,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/descriptor.hpp"
 #include "base/text.hpp"
+#include "base/variable.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm::detail {
 namespace {
-
-std::string get_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string read_secret_file(const std::string& path) {
   const base::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -43,8 +38,8 @@ std::string read_secret_file(const std::string& path) {
 
 std::string read_job_secret() {
   constexpr std::size_t kShortest = 16;
-  std::string secret = get_variable("FSDP_JOB_SECRET");
-  const std::string path = get_variable("FSDP_JOB_SECRET_FILE");
+  std::string secret = base::get_variable("FSDP_JOB_SECRET");
+  const std::string path = base::get_variable("FSDP_JOB_SECRET_FILE");
   const bool is_from_file = secret.empty() && !path.empty();
   if (is_from_file) {
     secret = read_secret_file(path);
