@@ -18,6 +18,7 @@ class OpenFile {
   explicit OpenFile(const std::string& path);
 
   std::int64_t size() const { return size_; }
+  int descriptor() const { return file_.get(); }
   /// @throws Error kCorrupt when the file has become shorter, kIo
   void read(std::int64_t offset, std::int64_t bytes, void* dst) const;
 
