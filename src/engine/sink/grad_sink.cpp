@@ -66,6 +66,20 @@ bool GradSink::is_complete(int bundle) const {
   });
 }
 
+namespace {
+
+/// Adds `source` to what is there, or copies it; whether the result has elements that are not
+/// finite.
+bool put_has_non_finite(const at::Tensor& place, const at::Tensor& source, bool adds) {
+  if (!adds) {
+    return copy_has_non_finite(place, source);
+  }
+  place.add_(source);
+  return has_non_finite(place);
+}
+
+}  // namespace
+
 void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
   const auto bundle = static_cast<std::size_t>(at(unit).bundle);
   Arrival& which = of(unit).arrivals[static_cast<std::size_t>(parameter)];
@@ -74,14 +88,9 @@ void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
       at(unit), parameter, is_deferred ? of(unit).deferred : buffer_view(unit, buffer_of_[bundle]));
   const at::Tensor source = grad.is_sparse() ? grad.to_dense() : grad;
   const bool adds = is_deferred ? which.is_deferred : which.fired > 0;
-  if (adds) {
-    place.add_(source);
-  }
   if (is_deferred) {  // complete() looks at the sum
-    if (!adds) {
-      place.copy_(source);
-    }
-  } else if (adds ? has_non_finite(place) : copy_has_non_finite(place, source)) {
+    adds ? place.add_(source) : place.copy_(source);
+  } else if (put_has_non_finite(place, source, adds)) {
     note_bad(unit, parameter);
   }
   which.fired += is_deferred ? 0 : 1;
@@ -123,10 +132,7 @@ void GradSink::complete(int unit, at::Tensor& flat) {
       continue;
     }
     const at::Tensor waiting = of(unit).deferred.narrow(0, laid_out.layout->offset(i), numel);
-    if (arrival.fired > 0) {
-      place.add_(waiting);
-    }
-    if (arrival.fired > 0 ? has_non_finite(place) : copy_has_non_finite(place, waiting)) {
+    if (put_has_non_finite(place, waiting, arrival.fired > 0)) {
       note_bad(unit, i);
     }
   }
