@@ -149,6 +149,24 @@ class ChecksTest(unittest.TestCase):
         self.assertIn("`EngineTest.Fault020_IsAnIdentity`", (self.root / "docs/reference/faults.md").read_text())
         self.assertEqual(self.run_check("faults"), (0, ""))
 
+    def test_planted_bugs_fit_and_stand_in_the_list_of_their_module(self):
+        def bug(name, file, old):
+            return {"name": name, "file": file, "old": old, "new": "", "tests": []}
+
+        self.write("src/optim/a.cpp", "x = 1; y = 2; y = 2;")
+        self.write("include/fsdp/optim/a.hpp", "z = 3;")
+        right = [bug("one", "src/optim/a.cpp", "x = 1"), bug("two", "include/fsdp/optim/a.hpp", "z")]
+        self.write("tests/mutation/mutants/optim.json", json.dumps(right))
+        self.assertEqual(self.run_check("mutants"), (0, ""))
+        wrong = [bug("three", "src/optim/a.cpp", "y = 2"), bug("one", "src/optim/gone.cpp", "x")]
+        self.write("tests/mutation/mutants/engine.json", json.dumps(wrong))
+        code, text = self.run_check("mutants")
+        self.assertEqual(code, 1)
+        self.assertIn("engine.json: 'three': its text is 2 times in src/optim/a.cpp, must be once", text)
+        self.assertIn("'three': is about src/optim/a.cpp, so it belongs into tests/mutation/mutants/optim.json", text)
+        self.assertIn("engine.json: 'one': its text is 0 times in src/optim/gone.cpp, must be once", text)
+        self.assertIn("'one': there are two of this name", text)
+
 
 class ApiPagesTest(unittest.TestCase):
     """The reference shows what a caller sees."""

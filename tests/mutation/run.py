@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Proves the tests: plants one bug after the other into a copy of the source and expects that a test
-fails. `./dev mutate` runs all of tests/mutation/mutants.json, `./dev mutate NAME ...` some.
+fails. `./dev mutate` runs all of tests/mutation/mutants, `./dev mutate NAME ...` some.
 
-A mutant is {name, file, old, new, tests}: `old` must occur exactly once in `file`; `tests` are test
-binaries, with GoogleTest filters after a colon, of which one must fail. The copy lies in build/mutation
-and shares the compiler cache."""
+Each module has a list. A mutant is {name, file, old, new, tests}: `old` must occur exactly once in
+`file`; `tests` are test binaries, with GoogleTest filters after a colon, of which one must fail. The copy
+lies in build/mutation and shares the compiler cache."""
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -17,6 +16,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from mutants import read  # noqa: E402
+
 LIMIT_S = 300
 CAUGHT, SURVIVED, BROKEN = "caught", "SURVIVED", "BROKEN"
 
@@ -99,7 +101,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list the mutants and end")
     arguments = parser.parse_args()
     copy = arguments.copy.resolve()
-    mutants = json.loads((Path(__file__).parent / "mutants.json").read_text())
+    mutants = read(ROOT)
     known = [mutant["name"] for mutant in mutants]
     for name in arguments.names:
         if name not in known:
