@@ -16,6 +16,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -139,14 +140,19 @@ std::int64_t received_bytes() {
   return -1;
 }
 
-/// The bytes that reach this host while all ranks run `collective`.
+/// The bytes that reach this host while all ranks run `collective`: the least of three times, as
+/// the card also counts what TCP sends again, which it does on a busy machine.
 std::int64_t bytes_of(const World& world, const std::function<void()>& collective) {
-  world.barrier();
-  const std::int64_t before = received_bytes();
-  world.barrier();  // nobody begins before all have looked
-  collective();
-  world.barrier();
-  return received_bytes() - before;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int time = 0; time < 3; ++time) {
+    world.barrier();
+    const std::int64_t before = received_bytes();
+    world.barrier();  // nobody begins before all have looked
+    collective();
+    world.barrier();
+    least = std::min(least, received_bytes() - before);
+  }
+  return least;
 }
 
 /// Until so many bytes have reached this host, or for 20 s: nobody waits for a collective
