@@ -54,3 +54,12 @@ function(fsdp_add_test name)
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index};OMP_NUM_THREADS=1;FSDP_BINARY=$<$<TARGET_EXISTS:fsdp_app>:$<TARGET_FILE:fsdp_app>>")
   endforeach()
 endfunction()
+
+# fsdp_add_late_test(name): a test on the simulated device, which is there already, once more with
+# kernels that run late, so that races also give wrong numbers. Slow.
+function(fsdp_add_late_test name)
+  add_test(NAME ${name}_late COMMAND ${name})
+  fsdp_set_time_limit(${name}_late 300)
+  set_tests_properties(${name}_late PROPERTIES LABELS slow
+    ENVIRONMENT "FSDP_SIM_MODE=late;OMP_NUM_THREADS=1")
+endfunction()
