@@ -97,7 +97,7 @@ def steps(rows: list[Row]) -> None:
         axes.set_xlim(0, 1.15 * max(row["spread"][1] for row in bars))
         axes.locator_params(axis="x", nbins=5)
         axes.set_title(f"{shape}-heavy (dashed: bound)", fontsize=9)
-        axes.set_xlabel("ms a step; number: ratio to the bound")
+        axes.set_xlabel("ms per step; number: ratio to the bound")
     save(drawn, "step")
 
 
@@ -136,7 +136,7 @@ def link(rows: list[Row]) -> None:
         text = "max(compute, collectives)" if i == 0 else "_"
         axes.hlines(bound, i - 0.4, i + 0.4, COLOURS["bound"], linestyle="--", label=text)
     axes.set_xticks(range(len(rates)), [f"{rate:g} Gbit/s" for rate in rates])
-    axes.set_ylabel("ms a step")
+    axes.set_ylabel("ms per step")
     legend_beside(axes)
     save(drawn, "link")
 
@@ -145,7 +145,7 @@ def scale(by_ranks: list[Row], by_units: list[Row]) -> None:
     drawn, (left, right) = figure(2)
     lines(left, by_ranks, "ranks", "step_ms", label)
     left.set_xlabel("ranks on this machine, same global batch")
-    left.set_ylabel("ms a step")
+    left.set_ylabel("ms per step")
     left.set_xticks(sorted({row["ranks"] for row in by_ranks}))
     left.set_ylim(bottom=0)
     lines(right, by_units, "units", "step_ms", label)

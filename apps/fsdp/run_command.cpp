@@ -45,7 +45,7 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   command->add_option("--log-dir", flags->options.log_dir,
-                      "Directory for one file a rank, rank-R.log, with all it writes");
+                      "Directory for one file per rank, rank-R.log, with all it writes");
   command->add_flag("--quiet-ranks", flags->options.quiet_ranks, "Show only what rank 0 writes");
   command
       ->add_option("--master-port", flags->options.master_port,

@@ -69,7 +69,7 @@ int tokenize(TokenizeFlags flags) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto bytes = static_cast<double>(result.bytes);
   std::printf(
-      "%s: %lld tokens of uint%lld from %.1f MB in %lld %s, %.2f bytes a token, %.1f MB/s\n",
+      "%s: %lld tokens of uint%lld from %.1f MB in %lld %s, %.2f bytes per token, %.1f MB/s\n",
       flags.out.c_str(), static_cast<long long>(result.tokens),
       static_cast<long long>(8 * result.token_bytes), bytes / 1e6,
       static_cast<long long>(result.files), result.files == 1 ? "file" : "files",

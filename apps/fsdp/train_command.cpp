@@ -162,7 +162,7 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
                    "Global batches of an evaluation; ten times as many at the end")
       ->capture_default_str();
   output->add_option("--log", config.log,
-                     "New file for one JSON object a step; --resume appends to that of its run");
+                     "New file for one JSON object per step; --resume appends to that of its run");
   output->add_option("--out", config.out, "Directory for model.safetensors; \"\" saves nothing")
       ->capture_default_str();
   output->add_option("--save", config.save,
@@ -368,7 +368,7 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
       "Examples:\n"
       "  fsdp train\n"
       "  fsdp train --data notes/ --steps 500 --log run.jsonl --out runs/notes\n"
-      "  fsdp train --ranks 4 --global-batch 64 --batch 8      2 micro-steps a step\n"
+      "  fsdp train --ranks 4 --global-batch 64 --batch 8      2 micro-steps per step\n"
       "  fsdp train --preset gpt2 --data tokens.bin --batch 1\n"
       "  fsdp train --tokenizer models/gpt2                    tokens of GPT-2 in place of bytes\n"
       "  fsdp train --preset llama --steps 500                 a small Llama, for bytes\n"

@@ -74,7 +74,7 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
     text << "offload  changes nothing: the model is on the CPU, where host and device are one\n";
   }
   text << "batch    " << config.global_batch << " x " << config.sequence
-       << " tokens a step: " << world.size() << (world.size() == 1 ? " rank x " : " ranks x ")
+       << " tokens per step: " << world.size() << (world.size() == 1 ? " rank x " : " ranks x ")
        << micro_steps << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch
        << " sequences\n";
   text << "train    " << format_count(config.steps) << " steps, " << to_string(config.optimizer)

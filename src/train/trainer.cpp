@@ -158,7 +158,7 @@ class Run {
                " before the first step; they are damaged, or not of the model that their "
                "config.json describes");
     if (is_first()) {
-      std::printf("before   validation loss %.4f nats a %s\n\n", loss,
+      std::printf("before   validation loss %.4f nats per %s\n\n", loss,
                   corpus_.is_text() ? "byte" : "token");
       std::fflush(stdout);
     }
@@ -267,7 +267,7 @@ class Run {
   }
 
   void print_end(const TrainResult& result, const std::string& text) const {
-    std::printf("\nvalidation loss %.4f nats a %s after %s steps (training loss %.4f)\n",
+    std::printf("\nvalidation loss %.4f nats per %s after %s steps (training loss %.4f)\n",
                 result.validation_loss, corpus_.is_text() ? "byte" : "token",
                 detail::format_count(result.steps).c_str(), result.loss);
     if (!text.empty()) {

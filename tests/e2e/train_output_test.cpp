@@ -197,7 +197,7 @@ TEST_F(TrainOutputTest, LargerVocabulariesTrain) {
       train({"--ranks", "2", "--vocab", "50257", "--data",
              directory_.write("wide.bin", uint16(sample_text(4000), 300))});
   EXPECT_THAT(result.out, HasSubstr("vocabulary 50257"));
-  EXPECT_THAT(result.out, HasSubstr("nats a token"));
+  EXPECT_THAT(result.out, HasSubstr("nats per token"));
 }
 
 TEST_F(TrainOutputTest, ADivergingRunFailsAndSaysWhy) {

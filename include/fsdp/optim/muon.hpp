@@ -60,7 +60,7 @@ class Muon : public FlatOptimizer {
   Muon(Sharded sharded, MuonOptions options, std::vector<std::string> by_adamw = {},
        AdamWOptions others = {});
 
-  /// Two collectives a batch of matrices. @collective all ranks @blocks
+  /// Two collectives per batch of matrices. @collective all ranks @blocks
   void step() override;
 
   /// To change between steps; dtype and batch_bytes stay what they were.
