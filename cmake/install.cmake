@@ -32,6 +32,7 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/fsdpConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake
   VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/fsdpConfig.cmake ${PROJECT_BINARY_DIR}/fsdpConfigVersion.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/torch_by_path.cmake
               ${PROJECT_SOURCE_DIR}/cmake/find/Findlibdeflate.cmake
               ${PROJECT_SOURCE_DIR}/cmake/find/FindPCRE2.cmake
         DESTINATION ${_fsdp_cmake_dir} COMPONENT fsdp_core)

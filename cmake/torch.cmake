@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # LibTorch as the target fsdp::torch, with system includes. A LibTorch that the caller names
 # (CMAKE_PREFIX_PATH, Torch_DIR) wins, then the wheel in .venv of this checkout, then the system's.
+# One that is built for CUDA is taken by path, see torch_by_path.cmake; FSDP_CUDA demands one, and
+# looks into .venv-cuda in place of .venv.
+option(FSDP_CUDA "Build for a LibTorch with CUDA, and stop when it is one without" OFF)
 # An earlier answer in the cache must not outlive the question.
 if(PROJECT_IS_TOP_LEVEL AND NOT "${CMAKE_PREFIX_PATH}" STREQUAL "${_fsdp_torch_prefix}")
   unset(Torch_DIR CACHE)
@@ -14,7 +17,25 @@ endif()
 set(_fsdp_torch_prefix "${CMAKE_PREFIX_PATH}" CACHE INTERNAL "Where LibTorch was asked for last")
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # the wheel's configuration warns of kineto, which nobody needs
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # a project that adds this one as a sub-folder links them too
-find_package(Torch QUIET NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH NO_CMAKE_PACKAGE_REGISTRY)
+include(${CMAKE_CURRENT_LIST_DIR}/torch_by_path.cmake)
+set(_fsdp_cuda_folders ${CMAKE_PREFIX_PATH} ${Torch_DIR})
+if(FSDP_CUDA)
+  file(GLOB _fsdp_cuda_wheel ${PROJECT_SOURCE_DIR}/.venv-cuda/lib/python3*/site-packages/torch)
+  list(APPEND _fsdp_cuda_folders ${_fsdp_cuda_wheel})
+endif()
+set(Torch_FOUND FALSE)
+if(NOT TARGET torch)  # a project around this one may have found it, with CUDA's own tools
+  fsdp_find_cuda_torch(${_fsdp_cuda_folders})
+endif()
+set(_fsdp_torch_by_path ${Torch_FOUND})
+if(FSDP_CUDA AND NOT Torch_FOUND)
+  message(FATAL_ERROR "No LibTorch that is built for CUDA (with lib/libtorch_cuda.so) is in "
+                      "'${_fsdp_cuda_folders}'. Either run ./dev build cuda, which installs one into "
+                      ".venv-cuda, or pass -DCMAKE_PREFIX_PATH=<libtorch>.")
+endif()
+if(NOT Torch_FOUND)
+  find_package(Torch QUIET NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH NO_CMAKE_PACKAGE_REGISTRY)
+endif()
 if(NOT Torch_FOUND)
   file(GLOB _fsdp_wheel_torch ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake)
   find_package(Torch QUIET PATHS ${_fsdp_wheel_torch} NO_DEFAULT_PATH)
@@ -28,7 +49,11 @@ if(NOT Torch_FOUND)
   message(FATAL_ERROR "LibTorch was not found. Either run ./dev build, which installs the wheel into "
                       ".venv, or pass -DCMAKE_PREFIX_PATH=<libtorch>.")
 endif()
-message(STATUS "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}")
+set(_fsdp_torch_kind "")
+if(_fsdp_torch_by_path)
+  set(_fsdp_torch_kind " with CUDA")
+endif()
+message(STATUS "LibTorch ${Torch_VERSION}${_fsdp_torch_kind} in ${TORCH_INSTALL_PREFIX}")
 
 find_package(Threads REQUIRED)
 add_library(fsdp_torch INTERFACE)

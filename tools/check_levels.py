@@ -25,13 +25,15 @@ LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in mod
 # folder is named.
 FLOORS = {
     "comm": [
-        ["timeout", "fingerprint", "dispatch_guard", "wire"],
+        ["timeout", "fingerprint", "dispatch_guard", "wire", "staging_pool"],
         ["deadline", "failure", "reduce_slices"],
         ["checks", "seat", "join"],
+        ["device"],
         ["host_transport", "shared_file", "transport_row"],
         ["group_of_one"],
         ["threads", "shm", "gloo"],
         ["two_level", "c10d"],
+        ["nccl", "staged"],
         ["transport_table"],
     ],
     "engine": [

@@ -195,17 +195,17 @@ other_libtorch() {
   grep -qs '^CMAKE_PREFIX_PATH:[A-Z]*=.' "$root/build/$preset/CMakeCache.txt"
 }
 
-# install_wheels STAMP LOG TEXT PACKAGE...: into .venv, once, saying TEXT when there is something to fetch.
-# Fails when that failed; the installer's lines are in build/LOG.
+# install_wheels VENV STAMP LOG TEXT PACKAGE...: into the folder VENV, once, saying TEXT when there is
+# something to fetch. Fails when that failed; the installer's lines are in build/LOG.
 install_wheels() {
-  local name=$1 log=$root/build/$2 text=$3 done_stamp
-  shift 3
+  local venv=$root/$1 name=$2 log=$root/build/$3 text=$4 done_stamp
+  shift 4
   done_stamp=$(stamp "$name" "$*")
-  [[ ! -e $done_stamp || ! -x $root/.venv/bin/python ]] || return 0
+  [[ ! -e $done_stamp || ! -x $venv/bin/python ]] || return 0
   mkdir -p "$root/build"
-  if ! satisfied "$@"; then
+  if ! satisfied "$venv" "$@"; then
     say "[2/3] $text"
-    install_venv "$root/.venv" "$@" >"$log" 2>&1 || return 1
+    install_venv "$venv" "$@" >"$log" 2>&1 || return 1
   fi
   set_stamp "$done_stamp"
 }
@@ -214,14 +214,27 @@ install_wheels() {
 setup_torch() {
   local packages=() line
   while read -r line; do
-    if [[ $line == torch==* ]] && other_libtorch "$@"; then continue; fi
+    if [[ $line == torch==* ]] && { [[ $1 == cuda ]] || other_libtorch "$@"; }; then continue; fi
     packages+=("$line")
   done < <(requirements "$root/tools/requirements.txt")
-  if ! install_wheels venv wheel.log \
+  if [[ $1 == cuda ]] && ! other_libtorch "$@"; then setup_cuda_torch; fi
+  if ! install_wheels .venv venv wheel.log \
     "${packages[*]} into .venv (0.2 to 3 GB to fetch, 1 to 5 minutes)" "${packages[@]}"; then
     say "      This failed; the last lines (all of them: build/wheel.log):"
     tail -n 10 "$root/build/wheel.log" >&2
     die "the wheels could not be installed. With a LibTorch of your own: FSDP_TORCH=DIR ./dev ..."
+  fi
+}
+
+# A LibTorch that is built for CUDA, beside the one that everything else uses.
+setup_cuda_torch() {
+  local packages=()
+  mapfile -t packages < <(requirements "$root/tools/requirements-cuda.txt")
+  if ! install_wheels .venv-cuda cuda-venv cuda-wheel.log \
+    "${packages[*]} into .venv-cuda (3 GB to fetch, 6 GB on disk, 2 to 15 minutes)" "${packages[@]}"; then
+    say "      This failed; the last lines (all of them: build/cuda-wheel.log):"
+    tail -n 10 "$root/build/cuda-wheel.log" >&2
+    die "LibTorch with CUDA could not be installed. With one of your own: FSDP_TORCH=DIR ./dev build cuda"
   fi
 }
 
@@ -233,7 +246,7 @@ setup_oracles() {
     return
   fi
   mapfile -t packages < <(requirements "$root/tools/requirements-oracles.txt")
-  if ! install_wheels oracles oracles.log \
+  if ! install_wheels .venv oracles oracles.log \
     "For tests: ${packages[*]} into .venv (60 MB to fetch, 1 minute)" "${packages[@]}"; then
     say "      This failed (build/oracles.log); the tests that compare with them skip."
   fi
@@ -251,9 +264,11 @@ install_venv() {
     "$@" </dev/null
 }
 
-# Whether .venv has these requirements already (import metadata only, no package index).
+# satisfied VENV REQUIREMENT...: whether it has them already (import metadata only, no package index).
 satisfied() {
-  "$root/.venv/bin/python" - "$@" <<'PYTHON' >/dev/null 2>&1
+  local venv=$1
+  shift
+  "$venv/bin/python" - "$@" <<'PYTHON' >/dev/null 2>&1
 import sys
 from importlib.metadata import version
 from pip._vendor.packaging.requirements import Requirement

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/device/device_finish.hpp"
 #include "comm/dispatch_guard.hpp"
 #include "comm/reduce_slices.hpp"
 #include "fsdp/base/error.hpp"
@@ -97,6 +98,9 @@ class AllReduceWork : public Work {
 
   void sum_rest() {
     at::Tensor rest = buffer_.narrow(0, sliced_, buffer_.numel() - sliced_);
+    if (!rest.is_cpu()) {
+      return sum_on_device(rest);
+    }
     std::vector<const void*> slices;
     slices.reserve(static_cast<std::size_t>(group_.size()));
     for (int rank = 0; rank < group_.size(); ++rank) {
@@ -104,6 +108,19 @@ class AllReduceWork : public Work {
     }
     detail::reduce_slices(rest.mutable_data_ptr(), rest.scalar_type(), slices, rest.numel(),
                           rest.scalar_type(), {.divisor = divisor_});
+  }
+
+  /// The same by operators on the current stream, which the gather's wait has ordered.
+  void sum_on_device(const at::Tensor& rest) {
+    const bool is_narrow = rest.scalar_type() == at::kBFloat16 || rest.scalar_type() == at::kHalf;
+    const auto slice = [&](int rank) {
+      return gathered_.narrow(0, rank * rest.numel(), rest.numel());
+    };
+    at::Tensor sum = is_narrow ? slice(0).to(at::kFloat) : slice(0);
+    for (int rank = 1; rank < group_.size(); ++rank) {
+      sum.add_(slice(rank));
+    }
+    detail::finish_on_device(rest, std::move(sum), {.divisor = divisor_});
   }
 
   Transport& group_;

@@ -102,6 +102,7 @@ class GroupOfOne final : public HostTransport {
   void set_timeout(std::chrono::milliseconds timeout) override {
     parent_.job->set_timeout(timeout);
   }
+  std::chrono::milliseconds timeout() const override { return parent_.job->timeout(); }
   void recover() override { parent_.job->recover(); }
   std::uint64_t generation() const override { return parent_.job->generation(); }
   void publish_failure(const std::string& text) noexcept override {

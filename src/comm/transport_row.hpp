@@ -19,6 +19,10 @@ struct TransportRow {
   std::optional<std::string> (*cannot_run)(const Site&) = nullptr;
   /// @collective @blocks until all are connected
   Link (*make)(const Site&) = nullptr;
+  bool needs_own_device = false;  ///< no two ranks may be on one
+  /// In place of `make` where TransportInfo::carries_device: over `host`, which connects the same
+  /// ranks, for tensors of Site::device(). @collective @blocks until all are connected
+  Link (*make_over)(const Site&, const Link& host) = nullptr;
 };
 
 TransportRow threads_row();
@@ -26,5 +30,7 @@ TransportRow shm_row();
 TransportRow gloo_row();
 TransportRow two_level_row();
 TransportRow c10d_row();
+TransportRow nccl_row();
+TransportRow staged_row();
 
 }  // namespace fsdp::comm::detail

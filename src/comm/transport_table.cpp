@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/device/device_group_of_one.hpp"
+#include "comm/device/device_identity.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
 
 namespace fsdp::comm {
 namespace detail {
@@ -15,7 +18,8 @@ constexpr const char* kAuto = "auto";
 }  // namespace
 
 std::vector<TransportRow> transport_table() {
-  return {threads_row(), shm_row(), gloo_row(), two_level_row(), c10d_row()};
+  return {threads_row(), shm_row(),  gloo_row(),  two_level_row(),
+          c10d_row(),    nccl_row(), staged_row()};
 }
 
 TransportRow find_row(const std::string& name) {
@@ -25,6 +29,71 @@ TransportRow find_row(const std::string& name) {
     }
   }
   fail(ErrorCode::kInternal, "no transport is called '", name, "'");
+}
+
+namespace {
+
+/// Why two ranks on one device cannot be; the same on all ranks. @collective @blocks
+std::optional<std::string> find_shared_device(const Site& site) {
+  const auto devices = site.ask_all("device identity", device_identity(site.device()));
+  for (std::size_t rank = 1; rank < devices.size(); ++rank) {
+    const auto other = std::ranges::find(devices, devices[rank]) - devices.begin();
+    if (static_cast<std::size_t>(other) < rank) {
+      return describe_shared_device(static_cast<int>(other), static_cast<int>(rank), devices[rank]);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Who carries the tensors of site.device(). @collective all ranks @blocks
+TransportRow choose_device_row(const Site& site) {
+  const bool is_auto = site.wish() == kAuto;
+  TransportRow row = is_auto ? nccl_row() : find_row(site.wish());
+  if (!row.info.carries_device) {
+    return staged_row();
+  }
+  if (row.needs_own_device) {
+    const auto shared = find_shared_device(site);
+    FSDP_CHECK(!shared, ErrorCode::kInvalidArgument, *shared);
+  }
+  const auto reason = row.cannot_run(site);
+  if (!reason) {
+    return row;
+  }
+  FSDP_CHECK(is_auto, ErrorCode::kUnsupported, "transport ", site.wish(), " ", *reason);
+  if (site.rank() == 0) {
+    base::log(base::LogLevel::kWarn, "transport ", row.info.traits.name, " ", *reason,
+              ". Tensors go through copies on the host (transport staged), which hold it up and "
+              "are slow");
+  }
+  return staged_row();
+}
+
+/// On the host. One rank alone needs none that connects processes.
+Link connect_host(const Site& site) {
+  if (site.size() == 1) {
+    return threads_row().make(site);
+  }
+  return choose_row(site).make(site);
+}
+
+}  // namespace
+
+Link connect(const Site& site) {
+  const bool asks_for_device = site.wish() != kAuto && find_row(site.wish()).info.carries_device;
+  if (site.device().is_cpu()) {
+    FSDP_CHECK(!asks_for_device, ErrorCode::kInvalidArgument, "transport ", site.wish(),
+               " carries tensors of an accelerator, and these ranks compute on the CPU: choose a "
+               "device (--device, InitOptions::device) or another transport");
+    return connect_host(site);
+  }
+  if (site.size() == 1 && !asks_for_device) {
+    Link host = connect_host(site);
+    auto job = host.job;
+    return {std::move(job), make_device_group_of_one(std::move(host), site.device())};
+  }
+  const TransportRow row = choose_device_row(site);
+  return row.make_over(site, connect_host(asks_for_device ? site.wishing(kAuto) : site));
 }
 
 TransportRow choose_row(const Site& site) {

@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/deadline.hpp"
+#include "comm/device/rank_device.hpp"
 #include "comm/failure/state_signal.hpp"
 #include "comm/join/regroup.hpp"
 #include "comm/join/rendezvous.hpp"
@@ -42,9 +44,63 @@ namespace {
 
 using Milliseconds = comm::detail::Milliseconds;
 
+/// What the ranks have in common, and where this one computes.
+struct Met {
+  comm::Link link;
+  c10::Device device = c10::kCPU;
+};
+
+/// Only what copies can be shared by two ranks.
+bool may_share_device(const std::string& transport) {
+  return transport != "auto" && transport != "nccl";
+}
+
+comm::detail::RankDevice choose_device(const base::RankEnvironment& environment,
+                                       const InitOptions& options) {
+  return comm::detail::choose_device(options.device, environment,
+                                     may_share_device(options.transport));
+}
+
+/// What one rank cannot have, no rank gets. @collective all ranks @blocks
+/// @throws Error on all ranks, naming the first that cannot, or two that compute on other kinds
+c10::Device agree_on_device(const comm::detail::Site& site,
+                            const base::RankEnvironment& environment, const InitOptions& options) {
+  if (options.device == "cpu") {
+    return c10::kCPU;
+  }
+  comm::detail::RankDevice chosen;
+  std::string mine;
+  try {
+    chosen = choose_device(environment, options);
+    mine = "on " + std::string(c10::DeviceTypeName(chosen.device.type(), /*lower_case=*/true)) +
+           "\n" + chosen.note;
+  } catch (const Error& error) {
+    mine = "no" + std::to_string(static_cast<int>(error.code())) + "\n" + error.text();
+  }
+  const auto all = site.ask_all("device", mine);
+  const auto head = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with("no")) {
+      fail(static_cast<ErrorCode>(std::stoi(all[rank].substr(2))), "rank ", rank, ": ",
+           all[rank].substr(all[rank].find('\n') + 1));
+    }
+    FSDP_CHECK(head(all[rank]) == head(all[0]), ErrorCode::kInvalidArgument, "rank 0 computes ",
+               head(all[0]), " and rank ", rank, " ", head(all[rank]), ". ",
+               all[rank].substr(all[rank].find('\n') + 1),
+               "Name the device (--device, InitOptions::device)");
+  }
+  if (environment.rank == 0 && !chosen.note.empty()) {
+    base::log(base::LogLevel::kInfo, chosen.note);
+  }
+  return chosen.device;
+}
+
 /// Meets the other ranks in time, whatever they do: Gloo and the store have waits without a limit.
-comm::Link meet_in_time(const base::RankEnvironment& environment, const std::string& transport,
-                        Milliseconds timeout) {
+Met meet_in_time(const base::RankEnvironment& environment, const InitOptions& options,
+                 Milliseconds timeout) {
+  // Ranks that ask for another device ask for another way to each other.
+  const std::string transport =
+      options.transport + (options.device == "cpu" ? "" : " for " + options.device);
   // What ends with an error of its own needs a moment for it.
   constexpr Milliseconds kPatienceForMeeting{1200};
   constexpr Milliseconds kPatienceForConnecting{200};
@@ -61,14 +117,15 @@ comm::Link meet_in_time(const base::RankEnvironment& environment, const std::str
              " (MASTER_ADDR, MASTER_PORT) within ", comm::detail::to_text(timeout),
              ": is that process stopped, or its host gone? FSDP_SETUP_TIMEOUT sets the limit");
   const auto time_left = comm::detail::remaining(deadline);
-  const auto link = std::make_shared<comm::Link>();
+  const auto met = std::make_shared<Met>();
   bool connected = false;
   try {
     connected = comm::detail::finishes_within(
-        time_left + kPatienceForConnecting, [meeting, environment, transport, time_left, link] {
+        time_left + kPatienceForConnecting, [meeting, environment, options, time_left, met] {
           base::set_log_rank(environment.rank);
-          const comm::detail::Site site(environment, *meeting, transport, time_left);
-          *link = comm::detail::choose_row(site).make(site);
+          const comm::detail::Site site(environment, *meeting, options.transport, time_left);
+          met->device = agree_on_device(site, environment, options);
+          met->link = comm::detail::connect(site.on(met->device));
         });
   } catch (const Error&) {
     comm::detail::announce_not_connected(meeting->store, environment.rank);
@@ -78,13 +135,19 @@ comm::Link meet_in_time(const base::RankEnvironment& environment, const std::str
     comm::detail::fail_to_connect(meeting->store, environment.rank, environment.size,
                                   "no connection within " + comm::detail::to_text(timeout));
   }
-  return *link;
+  return *met;
 }
 
 }  // namespace
 
-World init(const InitOptions& options) {
+World init(const InitOptions& given_options) {
+  InitOptions options = given_options;
   comm::check_transport_word(options.transport);
+  if (options.device.empty()) {
+    const char* variable = std::getenv("FSDP_DEVICE");
+    options.device = variable == nullptr || *variable == '\0' ? "cpu" : variable;
+  }
+  comm::check_device_word(options.device);
   const base::RankEnvironment environment = base::read_rank_environment();
   net::check_interface_variable();
   const auto given = [](std::chrono::milliseconds option, auto from_environment) {
@@ -92,21 +155,26 @@ World init(const InitOptions& options) {
   };
   const auto timeout = given(options.timeout, comm::detail::default_timeout);
   const auto setup_timeout = given(options.setup_timeout, comm::detail::default_setup_timeout);
-  comm::Link link;
+  Met met;
   comm::detail::print_collectives_on_signal();
   if (environment.size == 1) {
-    const comm::detail::Site alone(environment, {}, "threads", timeout);
-    link = comm::detail::choose_row(alone).make(alone);
+    const comm::detail::Site alone(environment, {}, options.transport, setup_timeout);
+    met.device = agree_on_device(alone, environment, options);
+    met.link = comm::detail::connect(alone.on(met.device));
+    met.link.job->set_timeout(timeout);
   } else {
     base::set_log_rank(environment.rank);
-    link = meet_in_time(environment, options.transport, setup_timeout);
-    link.job->set_timeout(timeout);
+    met = meet_in_time(environment, options, setup_timeout);
+    met.link.job->set_timeout(timeout);
     base::log(base::LogLevel::kDebug, "rank ", environment.rank, " of ", environment.size, " (",
               environment.source, ") met at ",
               net::endpoint_text(environment.master_addr, environment.master_port), ", transport ",
-              link.transport->traits().name);
+              met.link.transport->traits().name);
   }
-  return World(std::move(link), environment.local_rank, environment.local_size);
+  if (!met.device.is_cpu()) {
+    c10::impl::getDeviceGuardImpl(met.device.type())->setDevice(met.device);
+  }
+  return World(std::move(met.link), environment.local_rank, environment.local_size, met.device);
 }
 
 namespace {

@@ -40,8 +40,9 @@ comm::detail::Site site_of(const std::string& transport, c10::intrusive_ptr<c10d
 bool serves(const comm::detail::TransportRow& row, const Needs& needs) {
   const comm::Traits& traits = row.info.traits;
   const bool is_threads = traits.name == "threads";
-  if (!row.info.not_built.empty() || (needs.splits && !traits.can_split) ||
-      (needs.recovers && !traits.can_recover) || (needs.has_processes && is_threads)) {
+  if (row.info.carries_device || !row.info.not_built.empty() ||
+      (needs.splits && !traits.can_split) || (needs.recovers && !traits.can_recover) ||
+      (needs.has_processes && is_threads)) {
     return false;
   }
   return is_threads || std::ranges::none_of(needs.ranks, [&](int size) {
@@ -62,9 +63,27 @@ class Seat {
 
 }  // namespace
 
+[[gnu::weak]] std::vector<std::string> device_transports() { return {}; }
+[[gnu::weak]] void run_device_ranks(const std::string&, int, const RankBody&) {}
+
+namespace {
+thread_local c10::Device rank_device = c10::kCPU;
+}  // namespace
+
+c10::Device device_of_rank() { return rank_device; }
+void set_device_of_rank(c10::Device device) { rank_device = device; }
+at::TensorOptions on_device(at::ScalarType dtype) {
+  return at::TensorOptions(dtype).device(rank_device);
+}
+at::Tensor to_device(const at::Tensor& tensor) { return tensor.to(rank_device); }
+at::Tensor to_host(const at::Tensor& tensor) { return tensor.to(at::kCPU); }
+
 void meet() { meeting_of_this_rank->arrive_and_wait(); }
 
 std::vector<std::string> transports(const Needs& needs) {
+  if (std::vector<std::string> devices = device_transports(); !devices.empty()) {
+    return devices;
+  }
   std::vector<std::string> names;
   for (const comm::detail::TransportRow& row : comm::detail::transport_table()) {
     if (serves(row, needs)) {
@@ -76,6 +95,13 @@ std::vector<std::string> transports(const Needs& needs) {
 
 void run_ranks(const std::string& transport, int size, const RankBody& body) {
   Meeting meeting(size);
+  if (!device_transports().empty()) {
+    run_device_ranks(transport, size, [&](const comm::Link& link) {
+      const Seat seat(meeting);
+      body(link);
+    });
+    return;
+  }
   if (transport == "threads") {
     run_threads(size, [&](World world) {
       const Seat seat(meeting);
@@ -108,15 +134,16 @@ void run_ranks(const std::string& transport, int size, const RankBody& body) {
 
 Start gather(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
   return [=](const comm::Link& group) {
-    return group.transport->all_gather(at::zeros({count * group.size()}, dtype),
-                                       at::zeros({count}, dtype), {.unit = unit, .name = name});
+    return group.transport->all_gather(at::zeros({count * group.size()}, on_device(dtype)),
+                                       at::zeros({count}, on_device(dtype)),
+                                       {.unit = unit, .name = name});
   };
 }
 
 Start reduce(std::int64_t count, at::ScalarType dtype, int unit, const std::string& name) {
   return [=](const comm::Link& group) {
-    return group.transport->reduce_scatter(at::zeros({count}, dtype),
-                                           at::zeros({count * group.size()}, dtype), {},
+    return group.transport->reduce_scatter(at::zeros({count}, on_device(dtype)),
+                                           at::zeros({count * group.size()}, on_device(dtype)), {},
                                            {.unit = unit, .name = name});
   };
 }

@@ -39,6 +39,19 @@ void run_ranks(const std::string& transport, int size, const RankBody& body);
 /// and they then throw from it, as they should: a test that means the next collective meets first.
 void meet();
 
+/// The transports of a device, in a test that is linked with a file which defines these;
+/// run_ranks() and transports() then know them, and no others.
+std::vector<std::string> device_transports();
+void run_device_ranks(const std::string& transport, int size, const RankBody& body);
+
+/// Where the rank of this thread computes.
+c10::Device device_of_rank();
+void set_device_of_rank(c10::Device device);
+/// Options, and copies, there and back.
+at::TensorOptions on_device(at::ScalarType dtype = at::kFloat);
+at::Tensor to_device(const at::Tensor& tensor);
+at::Tensor to_host(const at::Tensor& tensor);
+
 /// Starts a collective of zeros.
 using Start = std::function<std::unique_ptr<comm::Work>(const comm::Link&)>;
 

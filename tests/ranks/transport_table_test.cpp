@@ -52,12 +52,13 @@ TEST(TransportTable, WhatCannotRunSaysWhy) {
 }
 
 TEST(TransportTable, NamesAreCheckedAndListed) {
-  EXPECT_EQ(comm::transport_words_text(), "auto, shm, gloo, shm+gloo or c10d");
+  EXPECT_EQ(comm::transport_words_text(), "auto, shm, gloo, shm+gloo, c10d, nccl or staged");
   for (const std::string& word : comm::transport_words()) {
     EXPECT_NO_THROW(comm::check_transport_word(word));
   }
-  EXPECT_THAT(test::error_of([] { comm::check_transport_word("tcp"); }),
-              HasSubstr("transport is 'tcp', must be auto, shm, gloo, shm+gloo or c10d"));
+  EXPECT_THAT(
+      test::error_of([] { comm::check_transport_word("tcp"); }),
+      HasSubstr("transport is 'tcp', must be auto, shm, gloo, shm+gloo, c10d, nccl or staged"));
   EXPECT_THAT(test::error_of([] { comm::check_transport_word("threads"); }),
               HasSubstr("transport is 'threads'"));
 }

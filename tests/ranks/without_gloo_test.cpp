@@ -26,7 +26,7 @@ comm::detail::Site site(std::vector<std::string> hosts) {
 }
 
 TEST(WithoutGloo, NamesAreKnownAndRefusedWithTheReason) {
-  EXPECT_EQ(comm::transport_words_text(), "auto, shm, gloo, shm+gloo or c10d");
+  EXPECT_EQ(comm::transport_words_text(), "auto, shm, gloo, shm+gloo, c10d, nccl or staged");
   for (const std::string name : {"gloo", "shm+gloo", "c10d"}) {
     EXPECT_THAT(test::error_of([&] { init({.transport = name}); }),
                 AllOf(HasSubstr("[unsupported] transport " + name + " is not in this build"),

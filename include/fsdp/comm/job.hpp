@@ -115,6 +115,7 @@ class Job {
 
   /// How long any wait may last. Default: FSDP_TIMEOUT in seconds, else 5 minutes.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  virtual std::chrono::milliseconds timeout() const = 0;
 
   /// Makes a group usable again in which some ranks have failed and others have not: whatever is
   /// under way on any rank ends with kPeerFailed, numbering starts anew, and Work objects from

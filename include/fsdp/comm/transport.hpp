@@ -120,6 +120,10 @@ class Transport {
   /// engine enters them in its ledger as transport staging. Local, not a collective.
   virtual std::int64_t reserve_staging(std::int64_t max_src_bytes, int in_flight) = 0;
 
+  /// The same for `in_flight` concurrent all-gathers into tensors of up to `max_dst_bytes`. Nothing
+  /// where tensors move without a copy. Local, not a collective.
+  virtual std::int64_t reserve_gathers(std::int64_t max_dst_bytes, int in_flight);
+
   /// Memory of `bytes` zero bytes that all ranks see at once, as an int64-aligned byte tensor, for
   /// weights that need no copy to be gathered; undefined, on all ranks, where the transport cannot
   /// provide it (`c10d`; over several hosts; `shm` throws kIo). Lives with its tensors.

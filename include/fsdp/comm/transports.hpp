@@ -16,6 +16,8 @@ struct TransportInfo {
   std::string between;         ///< whom it connects, in a few words
   bool has_word = true;        ///< InitOptions::transport and --transport take its name
   std::string not_built = {};  ///< why this build is without it; empty when it is there
+  /// For tensors of an accelerator; numbers on the host go over another of the table.
+  bool carries_device = false;
 };
 
 /// Every transport, in the order in which they are listed.
@@ -24,11 +26,15 @@ std::vector<TransportInfo> transports();
 /// What InitOptions::transport and --transport take: "auto", then the names.
 std::vector<std::string> transport_words();
 
-/// The same for a message: "auto, shm, gloo, shm+gloo or c10d".
+/// The same for a message: "auto, shm, gloo, shm+gloo, c10d, nccl or staged".
 std::string transport_words_text();
 
 /// @throws Error kInvalidArgument for a word that is none of these, kUnsupported for a transport
 /// that this build is without, with the reason
 void check_transport_word(const std::string& word);
+
+/// @throws Error kInvalidArgument for a word that InitOptions::device does not take. Whether the
+/// device is there, init() says.
+void check_device_word(const std::string& word);
 
 }  // namespace fsdp::comm

@@ -3,6 +3,8 @@
 /// thing a program makes.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -24,14 +26,16 @@ namespace fsdp {
 class World {
  public:
   /// A world over a link of one's own: see make_c10d_link().
-  World(comm::Link link, int local_rank, int local_size)
-      : link_(std::move(link)), local_rank_(local_rank), local_size_(local_size) {}
+  World(comm::Link link, int local_rank, int local_size, c10::Device device = c10::kCPU)
+      : link_(std::move(link)), local_rank_(local_rank), local_size_(local_size), device_(device) {}
 
   int rank() const;
   int size() const;
   /// Rank among, and number of, the ranks on this host.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
+  /// Where this rank computes; with a number, unless it is the CPU.
+  c10::Device device() const { return device_; }
   /// The way to the other ranks: numbers on the host, tensors, both.
   comm::Job& job() const { return *link_.job; }
   comm::Transport& transport() const { return *link_.transport; }
@@ -49,6 +53,7 @@ class World {
   comm::Link link_;
   int local_rank_;
   int local_size_;
+  c10::Device device_;
 };
 
 /// How ranks reach each other.
@@ -59,7 +64,18 @@ struct InitOptions {
   /// Other ranks use gloo. Else a name of the table in fsdp/comm/transports.hpp. One host: the same
   /// FSDP_HOST_ID, or by default one boot, host name and PID namespace, and what the launcher
   /// numbers by LOCAL_RANK.
+  ///
+  /// With a device that is not the CPU, "auto" chooses so for numbers on the host, and for tensors
+  /// nccl; where that library is missing, staged, with a warning. One of the host by name carries
+  /// the device's tensors through copies, as staged does.
   std::string transport = "auto";
+  /// Where ranks compute; empty: what FSDP_DEVICE says (`fsdp run --device` sets it), else "cpu".
+  /// "cpu"; "auto", the accelerator of this LibTorch when it sees one, else the
+  /// CPU; or one of LibTorch's, "cuda" or "cuda:1". Without a number it is the only one that the
+  /// process sees, else the one of its LOCAL_RANK; init() makes it the calling thread's current
+  /// device. Two ranks on one device, found by what it is and not by its number, are an error,
+  /// except over staged. The same on all ranks.
+  std::string device = {};
   /// How long the ranks may take to meet and connect; 0: FSDP_SETUP_TIMEOUT, else FSDP_TIMEOUT,
   /// else 5 minutes.
   std::chrono::milliseconds setup_timeout{0};
@@ -73,7 +89,9 @@ struct InitOptions {
 /// While it waits, it says for which ranks, on standard error.
 /// @collective every process of the job @blocks until all have joined, up to `setup_timeout`
 /// @throws Error kInvalidArgument naming the variable and its value before any wait, or two
-/// processes that claim one rank, or ranks with different WORLD_SIZE; kTimeout naming who is
+/// processes that claim one rank, or ranks with different WORLD_SIZE, or a device that is not there
+/// or that two ranks have; kUnsupported, on all ranks, for a device or transport that this build or
+/// machine is without; kTimeout naming who is
 /// missing, or every address of rank 0 that was tried; kIo when rank 0's port is held by somebody
 /// else or its name is not known; kPeerFailed when the ranks met but cannot connect
 World init(const InitOptions& options = {});

@@ -231,6 +231,7 @@ class C10dTransport final : public detail::HostTransport {
   void set_timeout(std::chrono::milliseconds timeout) override {
     timeout_ = std::max(timeout, Milliseconds(1));
   }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
 
   void announce(const Announcement& announcement) override {
     announced_.add(detail::describe(announcement), generation());

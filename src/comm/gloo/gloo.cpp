@@ -16,12 +16,12 @@
 #include "comm/gloo/gloo_exchange.hpp"
 #include "comm/gloo/gloo_transport.hpp"
 #include "comm/gloo/gloo_work.hpp"
-#include "comm/gloo/staging_pool.hpp"
 #include "comm/group_of_one.hpp"
 #include "comm/join/regroup.hpp"
 #include "comm/reduce_slices.hpp"
 #include "comm/seat.hpp"
 #include "comm/shared_file.hpp"
+#include "comm/staging_pool.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::comm {

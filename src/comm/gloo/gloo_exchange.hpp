@@ -21,8 +21,8 @@
 #include "comm/failure/watchdog.hpp"
 #include "comm/fingerprint.hpp"
 #include "comm/gloo/progress.hpp"
-#include "comm/gloo/staging_pool.hpp"
 #include "comm/seat.hpp"
+#include "comm/staging_pool.hpp"
 #include "comm/timeout.hpp"
 
 namespace fsdp::comm::detail {

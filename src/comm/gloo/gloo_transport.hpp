@@ -11,9 +11,9 @@
 
 #include "comm/gloo/gloo.hpp"
 #include "comm/gloo/gloo_exchange.hpp"
-#include "comm/gloo/staging_pool.hpp"
 #include "comm/host_transport.hpp"
 #include "comm/seat.hpp"
+#include "comm/staging_pool.hpp"
 
 namespace fsdp::comm::detail {
 
@@ -40,6 +40,7 @@ class GlooTransport : public HostTransport {
   std::shared_ptr<HostTransport> make_part(const std::vector<int>& ranks,
                                            const std::string& label) override;
   void set_timeout(std::chrono::milliseconds timeout) override;
+  std::chrono::milliseconds timeout() const override { return job().options_.timeout; }
   void recover() override;
   std::uint64_t generation() const override { return job().generation_; }
   void publish_failure(const std::string& text) noexcept override;

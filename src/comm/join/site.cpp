@@ -20,6 +20,22 @@ SetUp Site::set_up() const {
   return {.store = meeting_.store, .rank = rank(), .size = size(), .timeout = timeout_};
 }
 
+Site Site::on(c10::Device device) const {
+  Site site = *this;
+  site.device_ = device;
+  return site;
+}
+
+Site Site::wishing(std::string word) const {
+  Site site = *this;
+  site.wish_ = std::move(word);
+  return site;
+}
+
+std::vector<std::string> Site::ask_all(const std::string& topic, const std::string& mine) const {
+  return size() == 1 ? std::vector{mine} : exchange_texts(set_up(), topic, mine);
+}
+
 /// As this rank tells the others.
 std::string Site::own_host() const {
   std::string host = host_identity();
@@ -33,7 +49,7 @@ std::string Site::own_host() const {
 
 const std::vector<std::string>& Site::hosts() const {
   if (!hosts_) {
-    hosts_ = exchange_texts(set_up(), "host", own_host());
+    hosts_ = ask_all("host", own_host());
   }
   return *hosts_;
 }

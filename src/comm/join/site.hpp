@@ -3,6 +3,8 @@
 /// goes by, and what one is made from.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +26,12 @@ class Site {
   Site(base::RankEnvironment environment, Meeting meeting, std::string wish, Milliseconds timeout,
        std::optional<std::vector<std::string>> hosts = {});
 
+  /// The same ranks, with a device each; those of the others are asked for when somebody wants
+  /// them.
+  Site on(c10::Device device) const;
+  /// The same ranks with another wish.
+  Site wishing(std::string word) const;
+
   int rank() const { return environment_.rank; }
   int size() const { return environment_.size; }
   const std::string& wish() const { return wish_; }
@@ -31,19 +39,26 @@ class Site {
   /// How long connecting may take.
   Milliseconds timeout() const { return timeout_; }
   SetUp set_up() const;
+  /// Where this rank computes.
+  c10::Device device() const { return device_; }
 
   /// Where each rank runs, by rank. The first call asks the ranks.
   /// @collective all ranks @blocks @throws as exchange_texts()
   const std::vector<std::string>& hosts() const;
 
+  /// What every rank says about `topic`, by rank; once a topic.
+  /// @collective all ranks @blocks @throws as exchange_texts()
+  std::vector<std::string> ask_all(const std::string& topic, const std::string& mine) const;
+
  private:
   std::string own_host() const;
 
-  const base::RankEnvironment environment_;
-  const Meeting meeting_;
-  const std::string wish_;
-  const Milliseconds timeout_;
+  base::RankEnvironment environment_;
+  Meeting meeting_;
+  std::string wish_;
+  Milliseconds timeout_;
   mutable std::optional<std::vector<std::string>> hosts_;
+  c10::Device device_ = c10::kCPU;
 };
 
 }  // namespace fsdp::comm::detail

@@ -220,6 +220,7 @@ class ShmTransport final : public detail::HostTransport {
   void set_timeout(std::chrono::milliseconds timeout) override {
     *side_->timeout = std::max(timeout, detail::Milliseconds(1));
   }
+  std::chrono::milliseconds timeout() const override { return *side_->timeout; }
 
   void recover() override;
   std::uint64_t generation() const override { return side_->group->generation(); }

@@ -97,6 +97,10 @@ class ThreadGroup {
     std::lock_guard lock(mutex_);
     timeout_ = timeout;
   }
+  detail::Milliseconds timeout() {
+    std::lock_guard lock(mutex_);
+    return timeout_;
+  }
 
   std::shared_ptr<Exchange> post(const detail::Seat& seat, const detail::Fingerprint& fingerprint,
                                  const void* source, std::int64_t memory_bytes);

@@ -186,6 +186,7 @@ class ThreadsTransport final : public detail::HostTransport {
   void set_timeout(std::chrono::milliseconds timeout) override {
     side_.group->set_timeout(timeout);
   }
+  std::chrono::milliseconds timeout() const override { return side_.group->timeout(); }
 
   void announce(const Announcement& announcement) override {
     side_.seat->announced->add(detail::describe(announcement), generation());

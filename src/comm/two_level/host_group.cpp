@@ -79,6 +79,7 @@ class HostGroup final : public HostTransport {
   }
 
   void set_timeout(std::chrono::milliseconds timeout) override { job_->set_timeout(timeout); }
+  std::chrono::milliseconds timeout() const override { return job_->timeout(); }
   void recover() override { job_->recover(); }
   std::uint64_t generation() const override { return job_->generation(); }
   void publish_failure(const std::string& text) noexcept override { job_->publish_failure(text); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/gloo/staging_pool.hpp"
+#include "comm/staging_pool.hpp"
 
 #include <ATen/ops/empty.h>
 
@@ -11,6 +11,10 @@ namespace fsdp::comm::detail {
 std::int64_t StagingPool::reserve(std::int64_t bytes, int in_flight) {
   reservations_.emplace_back(bytes, in_flight);
   restore();
+  return idle_bytes();
+}
+
+std::int64_t StagingPool::idle_bytes() const {
   std::int64_t total = 0;
   for (const at::Tensor& staging : idle_) {
     total += staging.numel();
@@ -29,7 +33,7 @@ void StagingPool::restore() {
       }
       if (!idle_[index].defined() || idle_[index].numel() < bytes) {
         idle_[index] = at::Tensor();
-        idle_[index] = at::empty({bytes}, at::TensorOptions(at::kByte));
+        idle_[index] = allocate(bytes);
       }
     }
   }
@@ -47,11 +51,15 @@ at::Tensor StagingPool::take(std::int64_t bytes) {
     if (!idle_.empty()) {
       idle_.pop_back();
     }
-    return at::empty({bytes}, at::TensorOptions(at::kByte));
+    return allocate(bytes);
   }
   at::Tensor staging = std::move(*best);
   idle_.erase(best);
   return staging;
+}
+
+at::Tensor StagingPool::allocate(std::int64_t bytes) const {
+  return at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(memory_ == Memory::kPinned));
 }
 
 }  // namespace fsdp::comm::detail
