@@ -11,6 +11,7 @@ namespace fsdp::comm::detail {
 /// Runs `action` on a thread of its own and waits until it has returned; an exception that it
 /// throws is rethrown. What `action` holds is gone by then. Returns false when it has not returned
 /// in time: the thread is left behind, so what `action` uses must be its own.
+/// @throws Error kPeerFailed when the user wants out; the thread is left behind, too
 ///
 /// For requests to a store: a client has no limit for most of them and waits for ever for a server
 /// that is stopped.

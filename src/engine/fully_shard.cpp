@@ -28,6 +28,11 @@ Sharded fully_shard(const torch::jit::Module& module, const World& world, Option
   return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
 }
 
+Sharded fully_shard(const TensorTree& tree, const World& world, Options options) {
+  engine::Partition partition = engine::partition(tree, options);
+  return Sharded(engine::Engine::create(std::move(partition), world, std::move(options)));
+}
+
 void tie_weights(torch::nn::Module& from, const std::string& from_name, torch::nn::Module& to,
                  const std::string& to_name) {
   const auto source_parameters = from.named_parameters(/*recurse=*/false);

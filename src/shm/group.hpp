@@ -30,6 +30,7 @@ struct WaitEnd {
     kLeft,       ///< `rank` has left in good order
     kLost,       ///< the process of `rank` has ended without leaving
     kRecovered,  ///< the ticket is of an earlier generation
+    kInterrupted,  ///< the user wants out: see base::host_wants_out()
   };
   Kind kind = kReady;
   int rank = -1;

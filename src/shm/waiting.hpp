@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/host_language.hpp"
 #include "shm/group.hpp"
 
 namespace fsdp::shm {
@@ -65,6 +66,10 @@ WaitEnd Group::await(std::size_t peer, Ticket ticket, Clock::time_point deadline
     if (bad || now >= deadline) {
       // What came between the two looks counts.
       end = ready() ? WaitEnd{} : bad.value_or(WaitEnd{WaitEnd::kTimeout, job_rank_of(peer)});
+      break;
+    }
+    if (base::host_wants_out()) {
+      end = {WaitEnd::kInterrupted, job_rank_of(peer)};
       break;
     }
     sleep_on(bell, seen, std::min<std::chrono::nanoseconds>(kSlice, deadline - now));

@@ -4,13 +4,17 @@
 /// docs/explanation/life-of-a-parameter.md.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fsdp/comm/world.hpp"
 #include "fsdp/engine/options.hpp"
 #include "fsdp/engine/sharded.hpp"
+#include "fsdp/engine/shards.hpp"
 
 namespace torch::jit {
 struct Module;
@@ -51,6 +55,28 @@ Sharded fully_shard(const Holder& holder, const World& world, Options options = 
 
 /// The same for a TorchScript module; units are chosen by name.
 Sharded fully_shard(const torch::jit::Module& module, const World& world, Options options = {});
+
+/// What there is to shard, as names and tensors: any kind of module, of any language, comes down to
+/// this.
+///
+/// *Thread safety*: a value. *Example*:
+///
+///     fsdp::TensorTree tree{.modules = {"encoder", "head"},
+///                           .parameters = {{"encoder.weight", w}, {"head.weight", v}}};
+///     auto sharded = fsdp::fully_shard(tree, world, {.units = fsdp::units_listed({"encoder"})});
+struct TensorTree {
+  /// Paths of all modules that hold anything, parents before children; "" need not be said.
+  std::vector<std::string> modules = {};
+  /// Leaves by path, "encoder.weight". A tied weight goes by each of its names.
+  std::vector<std::pair<std::string, at::Tensor>> parameters = {};
+  std::vector<NamedBuffer> buffers = {};
+};
+
+/// The same for the tensors of a tree, which is not needed any more after the call. They keep their
+/// identity, so whoever holds them computes with gathered weights. Nothing notices that the module
+/// behind the tree changes later: its owner has to. Units are chosen by name.
+/// @throws Error kInvalidArgument also for a name that is there twice, or in no module of the tree
+Sharded fully_shard(const TensorTree& tree, const World& world, Options options = {});
 
 /// Ties `name` of `to` to `name` of `from` so that both names hold one tensor: the registry and,
 /// for torch::nn layers, the member. Call before sharding and before building an optimizer.

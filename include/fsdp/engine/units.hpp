@@ -19,7 +19,8 @@ class Module;
 
 namespace fsdp {
 
-/// A module as a policy sees it. `module` is null for TorchScript modules, which have names only.
+/// A module as a policy sees it. `module` is null for TorchScript modules and for a
+/// TensorTree, which have names only.
 struct Candidate {
   std::string name;  ///< path in the tree, "" for the outermost module
   const torch::nn::Module* module = nullptr;

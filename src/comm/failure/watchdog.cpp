@@ -5,6 +5,8 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "base/host_language.hpp"
+
 namespace fsdp::comm::detail {
 
 namespace {
@@ -39,13 +41,20 @@ Watchdog::Verdict Watchdog::Wait::end() {
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kInterval, [&] { return is_stopping_; })) {
+    if (waits_.empty()) {
+      continue;
+    }
+    // Without the lock, in which an interpreter's own lock must not be waited for.
+    lock.unlock();
+    const bool is_interrupted = base::host_wants_out();
+    lock.lock();
     for (Wait* wait : waits_) {
-      look_at(*wait);
+      look_at(*wait, is_interrupted);
     }
   }
 }
 
-void Watchdog::look_at(Wait& wait) {
+void Watchdog::look_at(Wait& wait, bool is_interrupted) {
   if (wait.verdict_ != Verdict::kNothing) {
     return;
   }
@@ -54,6 +63,8 @@ void Watchdog::look_at(Wait& wait) {
     wait.verdict_ = Verdict::kTold;
   } else if (now >= wait.deadline_.load()) {
     wait.verdict_ = Verdict::kTimeout;
+  } else if (is_interrupted) {
+    wait.verdict_ = Verdict::kInterrupted;
   } else if (now - wait.began_ >= kPatience) {
     board_.look_soon();
   }

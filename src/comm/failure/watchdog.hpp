@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Ends the waits of one rank: at their time-out, and as soon as the failure board says that the
-/// group has failed. Gloo's own limit would close all connections, over which the ranks still have
+/// Ends the waits of one rank: at their time-out, when its user wants out, and as soon as the
+/// failure board says that the group has failed. Gloo's own limit would close all connections, over which the ranks still have
 /// something to tell each other.
 #pragma once
 
@@ -30,7 +30,8 @@ class Watchdog {
   enum class Verdict {
     kNothing,  ///< the wait was left alone
     kTimeout,
-    kTold,  ///< there is a failure on the board
+    kTold,         ///< there is a failure on the board
+    kInterrupted,  ///< the user wants out: see base::host_wants_out()
   };
 
   /// A thread waits for `work`, until end() at the latest: the watchdog aborts it at the deadline,
@@ -59,7 +60,7 @@ class Watchdog {
 
  private:
   void run();
-  void look_at(Wait& wait);
+  void look_at(Wait& wait, bool is_interrupted);
 
   FailureBoard& board_;
   std::mutex mutex_;

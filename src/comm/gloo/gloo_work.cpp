@@ -191,6 +191,9 @@ void GlooWork::await(Flight& flight, std::vector<C10dWork>& works, std::size_t m
     case Watchdog::Verdict::kTold:
       close_connections(flight);
       exchange_->fail_group(flight.mine, Symptom::kTold, "was told that a peer failed");
+    case Watchdog::Verdict::kInterrupted:
+      close_connections(flight);
+      exchange_->fail_group(flight.mine, Symptom::kTold, "was interrupted by its user");
     case Watchdog::Verdict::kNothing: break;
   }
   close_connections(flight);

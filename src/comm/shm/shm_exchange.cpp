@@ -261,6 +261,8 @@ void ShmExchange::check(const End& end, const char* what) {
                             ": its process has ended, killed or by exit(), its own output may say "
                             "why; this rank needed it " +
                             what);
+    case End::kInterrupted:
+      side_->fail_group(mine_, ErrorCode::kPeerFailed, "was interrupted by its user");
     case End::kTimeout: break;
   }
   const std::string missing = group_.list_missing(ticket_);

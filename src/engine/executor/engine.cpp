@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/host_language.hpp"
 #include "engine/executor/initial_weights.hpp"
 #include "engine/executor/refusals.hpp"
 #include "engine/executor/setup.hpp"
@@ -269,6 +270,7 @@ void Engine::shard_grad_asked(int unit, int parameter) {
   if (gradients_.is_as_left(unit, parameter)) {
     return;
   }
+  const base::OutsideHost outside;  // a binding asks by a property, with its lock
   const std::lock_guard lock(mutex_);
   const OwnShards own;
   if (!gradients_.is_open()) {
@@ -409,7 +411,9 @@ std::uint64_t Engine::begin_full(bool writeback) {
   const c10::NoGradGuard no_grad;
   gradients_.check_not_open("full_parameters");
   residency_.bring_home();
-  return full_scope_.begin(writeback);
+  const std::uint64_t scope = full_scope_.begin(writeback);
+  gradients_.renew_gradient_hooks();
+  return scope;
 }
 
 void Engine::end_full(std::uint64_t scope) noexcept {
@@ -417,6 +421,7 @@ void Engine::end_full(std::uint64_t scope) noexcept {
   const c10::NoGradGuard no_grad;
   if (!health_.is_stale() && !health_.has_failed()) {
     full_scope_.end(scope);
+    gradients_.renew_gradient_hooks();
     executor_.expect_changes();  // what happened inside of it was not looked at
   }
 }

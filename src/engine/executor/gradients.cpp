@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/touch/backward.hpp"
 #include "engine/touch/shard_grad.hpp"
 #include "engine/unit/named_shards.hpp"
 #include "fsdp/base/error.hpp"
@@ -21,11 +20,9 @@ Gradients::Gradients(const ModuleLayout& layout, const std::vector<FlatParts>& s
       sink_(world, layout, shards, ledger, counters) {}
 
 Gradients::~Gradients() {
-  for (std::size_t unit = 0; unit < guards_.size(); ++unit) {
-    for (const Parameter& parameter : layout_.units[unit].parameters) {
-      remove_gradient_hooks(parameter.tensor);
-    }
-    guards_[unit].reset();
+  gradient_hooks_.clear();
+  for (GradGuards& guards : guards_) {
+    guards.reset();
   }
 }
 
@@ -37,10 +34,16 @@ void Gradients::connect(const std::weak_ptr<TouchTarget>& touch,
     guards_.emplace_back(unit, index, touch);
     if (c10::isFloatingType(unit.dtype) || c10::isComplexType(unit.dtype)) {
       for (int i = 0; i < unit.layout->parameters(); ++i) {
-        install_gradient_hooks(backward, index, i, unit.at(i).tensor);
+        gradient_hooks_.emplace_back(backward, index, i, unit.at(i).tensor);
         install_grad_follower(backward, index, i, shards_[static_cast<std::size_t>(index)].part(i));
       }
     }
+  }
+}
+
+void Gradients::renew_gradient_hooks() {
+  for (GradientHooks& hooks : gradient_hooks_) {
+    hooks.renew();
   }
 }
 

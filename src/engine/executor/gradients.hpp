@@ -13,6 +13,7 @@
 
 #include "engine/executor/health.hpp"
 #include "engine/sink/grad_sink.hpp"
+#include "engine/touch/backward.hpp"
 #include "engine/touch/backward_target.hpp"
 #include "engine/unit/grad_guards.hpp"
 #include "engine/unit/module_layout.hpp"
@@ -35,6 +36,10 @@ class Gradients {
   /// module's tensors handed to `backward`.
   void connect(const std::weak_ptr<TouchTarget>& touch,
                const std::weak_ptr<BackwardTarget>& backward);
+
+  /// The module's tensors may have got values of another type, see NOTE [Gradients are handed over
+  /// twice].
+  void renew_gradient_hooks();
 
   // A backward, from its first touch or gradient to its end.
 
@@ -144,6 +149,7 @@ class Gradients {
   Health& health_;
   GradSink sink_;
   std::vector<GradGuards> guards_;  ///< by unit; none before connect()
+  std::vector<GradientHooks> gradient_hooks_;
   Backward backward_ = Backward::kNone;
   bool are_guards_set_ = false;
   bool is_loss_scaled_ = false;

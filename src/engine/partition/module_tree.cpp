@@ -149,7 +149,9 @@ void check_units_fit(const ModuleTree& tree, const Units& policy) {
   const std::string near = base::near_names_text(wanted, names, 5);
   fail(ErrorCode::kNotFound, "[fully_shard] Options::units are ", description,
        ", which fit none of ", count, " modules", near.empty() ? "" : ", such as " + near,
-       has_types ? "" : ". A TorchScript module has names and no C++ types: use units_matching()",
+       has_types ? ""
+                 : ". What is no C++ module (TorchScript, Python) has names and no C++ types: use "
+                   "units_matching()",
        ". Paths are those of named_modules(), and a pattern fits the whole of one");
 }
 
@@ -218,6 +220,37 @@ ModuleTree read_tree(torch::nn::Module& module) {
     if (item.value().defined()) {
       tree.buffers.push_back({item.key(), item.value()});
     }
+  }
+  return tree;
+}
+
+ModuleTree read_tree(const TensorTree& given) {
+  ModuleTree tree;
+  std::set<std::string> modules = {""};
+  tree.modules.push_back({"", nullptr});
+  for (const std::string& name : given.modules) {
+    if (modules.insert(name).second) {
+      tree.modules.push_back({name, nullptr});
+    }
+  }
+  std::set<std::string> names;
+  const auto check = [&](const char* kind, const std::string& name, const at::Tensor& tensor) {
+    FSDP_CHECK(tensor.defined(), ErrorCode::kInvalidArgument, "[fully_shard] ", kind, " \"", name,
+               "\" of the tree is no tensor: leave it out");
+    FSDP_CHECK(!name.empty() && names.insert(name).second, ErrorCode::kInvalidArgument,
+               "[fully_shard] the tree has the name \"", name,
+               "\" for more than one tensor, or a tensor without a name");
+    FSDP_CHECK(modules.contains(parent_of(name)), ErrorCode::kInvalidArgument, "[fully_shard] ",
+               kind, " \"", name, "\" is in no module of the tree: \"", parent_of(name),
+               "\" is missing in TensorTree::modules");
+  };
+  for (const auto& [name, tensor] : given.parameters) {
+    check("parameter", name, tensor);
+    tree.parameters.emplace_back(name, tensor);
+  }
+  for (const NamedBuffer& buffer : given.buffers) {
+    check("buffer", buffer.name, buffer.buffer);
+    tree.buffers.push_back(buffer);
   }
   return tree;
 }

@@ -38,6 +38,8 @@ struct ModuleTree {
 /// registered tensor
 ModuleTree read_tree(torch::nn::Module& module);
 ModuleTree read_tree(const torch::jit::Module& module);
+/// @throws Error kInvalidArgument for names that are there twice or in no module
+ModuleTree read_tree(const TensorTree& tree);
 
 /// Takes out what Options::ignore names, and returns it. @throws Error kNotFound for a pattern
 /// without a parameter

@@ -242,4 +242,8 @@ Partition partition(const torch::jit::Module& module, const Options& options) {
   return group(read_tree(module), options);
 }
 
+Partition partition(const TensorTree& tree, const Options& options) {
+  return group(read_tree(tree), options);
+}
+
 }  // namespace fsdp::engine

@@ -40,5 +40,6 @@ struct Partition {
 /// several devices; kNotFound and kUnsupported, see fully_shard()
 Partition partition(torch::nn::Module& module, const Options& options);
 Partition partition(const torch::jit::Module& module, const Options& options);
+Partition partition(const TensorTree& tree, const Options& options);
 
 }  // namespace fsdp::engine

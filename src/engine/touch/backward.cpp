@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/host_language.hpp"
 #include "engine/touch/saved_tensors.hpp"
 #include "engine/touch/stand_in.hpp"
 #include "engine/touch/touch.hpp"
@@ -103,15 +104,10 @@ class AutogradEngine : public torch::autograd::Engine {
                                          const torch::autograd::variable_list& inputs,
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
-    const auto run = [&] {
-      return inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-    };
-    if (current_graph_task() >= 0) {
-      return run();  // a backward inside a backward
-    }
-    BackwardScope scope(roots);
-    torch::autograd::variable_list results = run();
-    scope.finish();
+    torch::autograd::variable_list results;
+    run_as_backward(roots, [&] {
+      results = inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    });
     return results;
   }
 
@@ -133,26 +129,85 @@ class AutogradEngine : public torch::autograd::Engine {
   torch::autograd::Engine& inner_;
 };
 
-class HandOver : public torch::autograd::PostAccumulateGradHook {
+/// A gradient on its way into one tensor. Its node's calls come one after the other.
+class Arrival {
  public:
-  /// `is_stand_in`: whether what is accumulated next is one, from a hook that runs before this.
-  HandOver(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
-           std::shared_ptr<const bool> is_stand_in)
-      : target_(std::move(target)),
-        unit_(unit),
-        parameter_(parameter),
-        is_stand_in_(std::move(is_stand_in)) {}
-  void operator()(const torch::autograd::Variable& tensor) override {
-    if (auto target = target_.lock()) {
-      target->gradient(unit_, parameter_, tensor, *is_stand_in_);
+  Arrival(std::weak_ptr<BackwardTarget> target, int unit, int parameter)
+      : target_(std::move(target)), unit_(unit), parameter_(parameter) {}
+
+  /// It is about to be accumulated. The first call of a graph task sees what autograd brought,
+  /// later ones what hooks made of it.
+  void announce(const at::Tensor& gradient) {
+    if (const int task = current_graph_task(); std::exchange(seen_in_, task) != task) {
+      is_stand_in_ = is_stand_in(gradient);
     }
+    at_boundary([&](BackwardTarget& target) { target.expect_gradient(unit_, parameter_); });
+  }
+  /// It is in the tensor's grad, unless it has been taken already.
+  void take(const at::Tensor& tensor) {
+    at_boundary([&](BackwardTarget& target) {
+      target.gradient(unit_, parameter_, tensor, is_stand_in_);
+    });
   }
 
  private:
+  /// Autograd carries what is thrown here to whoever called backward().
+  template <class Tell>
+  void at_boundary(Tell tell) const {
+    try {
+      if (const auto target = target_.lock()) {
+        tell(*target);
+      }
+    } catch (const Error& error) {
+      base::raise_for_host(error);
+      throw;
+    }
+  }
+
   std::weak_ptr<BackwardTarget> target_;
   int unit_;
   int parameter_;
-  std::shared_ptr<const bool> is_stand_in_;
+  int seen_in_ = -1;  ///< graph task
+  bool is_stand_in_ = false;
+};
+
+class HandOver : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit HandOver(std::shared_ptr<Arrival> arrival) : arrival_(std::move(arrival)) {}
+  void operator()(const torch::autograd::Variable& tensor) override { arrival_->take(tensor); }
+
+ private:
+  std::shared_ptr<Arrival> arrival_;
+};
+
+/// The same two as hooks of the node that accumulates.
+class NodeAnnouncement : public torch::autograd::FunctionPreHook {
+ public:
+  explicit NodeAnnouncement(std::shared_ptr<Arrival> arrival) : arrival_(std::move(arrival)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    if (grads.front().defined()) {
+      arrival_->announce(grads.front());
+    }
+    return grads;
+  }
+
+ private:
+  std::shared_ptr<Arrival> arrival_;
+};
+
+class NodeHandOver : public torch::autograd::FunctionPostHook {
+ public:
+  NodeHandOver(std::shared_ptr<Arrival> arrival, c10::TensorImpl* tensor)
+      : arrival_(std::move(arrival)), tensor_(tensor) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    arrival_->take(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(tensor_)));
+    return outputs;
+  }
+
+ private:
+  std::shared_ptr<Arrival> arrival_;
+  c10::TensorImpl* tensor_;  ///< the node owns it, and this
 };
 
 }  // namespace
@@ -164,6 +219,16 @@ void ensure_autograd_engine() {
     static auto* engine = new AutogradEngine(torch::autograd::Engine::get_default_engine());
     torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return *engine; });
   });
+}
+
+void run_as_backward(const torch::autograd::edge_list& roots, const std::function<void()>& body) {
+  if (current_graph_task() >= 0) {
+    body();  // a backward inside a backward
+    return;
+  }
+  BackwardScope scope(roots);
+  body();
+  scope.finish();
 }
 
 int current_graph_task() { return torch::autograd::get_current_graph_task_id(); }
@@ -192,27 +257,51 @@ std::vector<at::Tensor> backward_leaves() {
   return leaves;
 }
 
-void install_gradient_hooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
-                            const at::Tensor& tensor) {
+struct GradientHooks::State {
+  at::Tensor tensor;
+  std::shared_ptr<Arrival> arrival;
+  c10::intrusive_ptr<torch::autograd::Node> node;
+};
+
+GradientHooks::GradientHooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
+                             at::Tensor tensor)
+    : state_(std::make_unique<State>()) {
+  state_->tensor = std::move(tensor);
+  state_->arrival = std::make_shared<Arrival>(std::move(target), unit, parameter);
+  renew();
   // Before autograd accumulates, the placeholder has to go. By register_hook, as users do: it keeps
-  // a list, where the lower-level hooks replace each other. A tensor that is frozen now may train
-  // later.
-  const auto stands_in = std::make_shared<bool>(false);
-  const bool requires_grad = tensor.requires_grad();
-  tensor.requires_grad_(true);
-  tensor.register_hook([target, unit, parameter, stands_in](const at::Tensor& gradient) -> void {
-    *stands_in = is_stand_in(gradient);
-    if (const auto told = target.lock()) {
-      told->expect_gradient(unit, parameter);
-    }
+  // a list, where the lower-level hooks replace each other.
+  const bool requires_grad = state_->tensor.requires_grad();
+  state_->tensor.requires_grad_(true);
+  state_->tensor.register_hook([arrival = state_->arrival](const at::Tensor& gradient) -> void {
+    arrival->announce(gradient);
   });
-  tensor.requires_grad_(requires_grad);
-  torch::autograd::impl::set_post_acc_grad_hooks(
-      tensor, std::make_unique<HandOver>(std::move(target), unit, parameter, stands_in));
+  state_->tensor.requires_grad_(requires_grad);
+  torch::autograd::impl::set_post_acc_grad_hooks(state_->tensor,
+                                                 std::make_unique<HandOver>(state_->arrival));
 }
 
-void remove_gradient_hooks(const at::Tensor& tensor) {
-  torch::autograd::impl::set_post_acc_grad_hooks(tensor, nullptr);
+GradientHooks::GradientHooks(GradientHooks&&) noexcept = default;
+
+GradientHooks::~GradientHooks() {
+  if (state_ != nullptr) {
+    torch::autograd::impl::set_post_acc_grad_hooks(state_->tensor, nullptr);
+  }
+}
+
+void GradientHooks::renew() {
+  const at::Tensor& tensor = state_->tensor;
+  const bool requires_grad = tensor.requires_grad();
+  tensor.requires_grad_(true);  // one that is frozen now may train later
+  auto node = torch::autograd::impl::grad_accumulator(tensor);
+  tensor.requires_grad_(requires_grad);
+  if (node == state_->node) {
+    return;
+  }
+  state_->node = std::move(node);
+  state_->node->add_pre_hook(std::make_unique<NodeAnnouncement>(state_->arrival));
+  state_->node->add_post_hook(
+      std::make_unique<NodeHandOver>(state_->arrival, tensor.unsafeGetTensorImpl()));
 }
 
 }  // namespace fsdp::engine

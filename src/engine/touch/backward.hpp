@@ -7,20 +7,41 @@
 /// exception skips them without a word. So the process's autograd engine is replaced, by the
 /// extension point that the Python binding uses, with one that hands everything on to it and
 /// differs in this alone: around an outermost execute() it keeps a BackwardScope, and tells every
-/// BackwardTarget that joined it how it ended. See docs/decisions/0007-end-of-backward.md.
+/// BackwardTarget that joined it how it ended. See docs/decisions/0007-end-of-backward.md. Python's
+/// own backward() asks for its engine by name and passes by the replacement: there the binding runs
+/// it inside of run_as_backward().
+///
+/// NOTE [Gradients are handed over twice]
+/// Two things take a parameter's gradient, whichever comes first. Hooks of the tensor stay with it
+/// when its values are replaced by others of another type. But a program in Python that hooks the
+/// tensor itself takes their place: register_hook() clears them, and
+/// register_post_accumulate_grad_hook() has one slot. So the node that accumulates has hooks as
+/// well, which nobody clears. A tensor holds that node weakly, and set_data() to another type makes
+/// a new one: GradientHooks keeps it, and renew() finds the new one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "engine/touch/backward_target.hpp"
 
+namespace torch::autograd {
+struct Edge;
+struct Node;
+}  // namespace torch::autograd
+
 namespace fsdp::engine {
 
 /// Installs the replacement, once per process.
 void ensure_autograd_engine();
+
+/// Runs `body`, which runs a backward from `roots`, and tells the targets that joined it how it
+/// ended. Inside of a backward: just runs it. @throws what `body` or a target throws
+void run_as_backward(const std::vector<torch::autograd::Edge>& roots,
+                     const std::function<void()>& body);
 
 /// Id of the graph task that runs on this thread, -1 outside of backward.
 int current_graph_task();
@@ -34,10 +55,21 @@ void join_backward(std::weak_ptr<BackwardTarget> target);
 /// number of nodes.
 std::vector<at::Tensor> backward_leaves();
 
-/// Installs on a module's tensor what hands its gradients to `target`.
-void install_gradient_hooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter,
-                            const at::Tensor& tensor);
-/// Takes them off again.
-void remove_gradient_hooks(const at::Tensor& tensor);
+/// What hands the gradients of a module's tensor to a target, as long as it lives. Move-only. See
+/// NOTE [Gradients are handed over twice].
+class GradientHooks {
+ public:
+  GradientHooks(std::weak_ptr<BackwardTarget> target, int unit, int parameter, at::Tensor tensor);
+  ~GradientHooks();
+  GradientHooks(GradientHooks&&) noexcept;
+  GradientHooks& operator=(GradientHooks&&) = delete;
+
+  /// Hooks the node that accumulates now, if it is another one than before.
+  void renew();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace fsdp::engine

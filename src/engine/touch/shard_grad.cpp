@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/host_language.hpp"
+
 namespace fsdp::engine {
 
 namespace {
@@ -31,8 +33,13 @@ class FollowingMeta : public torch::autograd::AutogradMeta {
 
  private:
   void follow() const {
-    if (const auto target = target_.lock()) {
-      target->shard_grad_asked(unit_, parameter_);
+    try {
+      if (const auto target = target_.lock()) {
+        target->shard_grad_asked(unit_, parameter_);
+      }
+    } catch (const Error& error) {
+      base::raise_for_host(error);
+      throw;
     }
   }
 

@@ -22,7 +22,7 @@ constexpr std::array kMixing = {
     "einsum"sv, "ger"sv, "inner"sv, "kron"sv, "linalg_multi_dot"sv, "linalg_vecdot"sv, "linear"sv,
     "matmul"sv, "mm"sv, "mv"sv, "outer"sv, "tensordot"sv, "vdot"sv,
     // sums and extremes
-    "_foreach_max"sv, "all"sv, "amax"sv, "amin"sv, "aminmax"sv, "any"sv, "argmax"sv, "argmin"sv,
+    "_amp_foreach_non_finite_check_and_unscale_"sv, "_foreach_max"sv, "all"sv, "amax"sv, "amin"sv, "aminmax"sv, "any"sv, "argmax"sv, "argmin"sv,
     "count_nonzero"sv, "cummax"sv, "cummin"sv, "cumprod"sv, "cumsum"sv, "logcumsumexp"sv,
     "logsumexp"sv, "max"sv, "mean"sv, "min"sv, "nanmean"sv, "nansum"sv, "prod"sv, "sum"sv,
     "trace"sv,

@@ -17,10 +17,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "engine/touch/shard_operators.hpp"
-
+#include "base/host_language.hpp"
 #include "engine/touch/deferred.hpp"
 #include "engine/touch/operand_cast.hpp"
+#include "engine/touch/shard_operators.hpp"
 #include "engine/touch/stand_in.hpp"
 
 namespace fsdp::engine {
@@ -105,12 +105,17 @@ constexpr std::array kMetadataOperators = {
     std::string_view("aten::detach_"),
     std::string_view("aten::is_same_size"),
     std::string_view("aten::_has_compatible_shallow_copy_type"),
+    // Of what is neither conjugated nor negated by a bit. Who wants a raw pointer calls them first
+    // (numpy() in Python), and it must not be one to a gathered copy.
+    std::string_view("aten::resolve_conj"),
+    std::string_view("aten::resolve_neg"),
 };
 
 /// What the fallback needs to know of an operator, looked up once per thread.
 struct OperatorInfo {
   bool is_metadata = false;
   bool adds = false;
+  bool resolves = false;           ///< resolve_conj and resolve_neg
   bool precedes_set_data = false;  ///< set_data() itself does not pass the dispatcher
   std::uint64_t writes = 0;        ///< bit i: argument i is written
   CastTraits casts = {};
@@ -151,6 +156,7 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
     info.adds = schema.name() == "aten::add" && schema.overload_name() == "Tensor";
+    info.resolves = schema.name().starts_with("aten::resolve_");
     info.precedes_set_data = schema.name() == "aten::_has_compatible_shallow_copy_type";
     info.casts = cast_traits(schema);
     const auto& arguments = schema.arguments();
@@ -328,16 +334,21 @@ void announce_view(const at::Tensor& self, const OperatorInfo& info) {
   }
 }
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const OperatorInfo& info = info_of(schema);
-  if (!info.is_metadata && defer(op, keys, stack)) {
+  const auto self = [&]() -> const at::Tensor& {
+    return (*stack)[stack->size() - schema.arguments().size()].toTensor();
+  };
+  const bool is_metadata =
+      info.is_metadata && !(info.resolves && (self().is_conj() || self().is_neg()));
+  if (!is_metadata && defer(op, keys, stack)) {
     return;
   }
   // Nested operators of this one pass straight through: what they take is pinned already.
   c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  if (info.is_metadata) {
-    announce_view((*stack)[stack->size() - schema.arguments().size()].toTensor(), info);
+  if (is_metadata) {
+    announce_view(self(), info);
     op.callBoxed(stack);
     return;
   }
@@ -370,6 +381,15 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   cast.operands(*stack);
   op.callBoxed(stack);
   cast.results(*stack);
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  try {
+    run(op, keys, stack);
+  } catch (const Error& error) {
+    base::raise_for_host(error);
+    throw;
+  }
 }
 
 }  // namespace
