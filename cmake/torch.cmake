@@ -15,6 +15,18 @@ if(PROJECT_IS_TOP_LEVEL AND NOT "${CMAKE_PREFIX_PATH}" STREQUAL "${_fsdp_torch_p
   unset(_fsdp_gloo_header CACHE)
 endif()
 set(_fsdp_torch_prefix "${CMAKE_PREFIX_PATH}" CACHE INTERNAL "Where LibTorch was asked for last")
+if(SKBUILD)
+  # `pip install .` builds in an environment of its own, which has no torch, with the interpreter for
+  # which the package is: the torch that is installed there is the one to build for.
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_paths()['purelib'], end='')"
+    OUTPUT_VARIABLE _fsdp_site_packages COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT EXISTS ${_fsdp_site_packages}/torch/share/cmake)
+    message(FATAL_ERROR "There is no torch in ${_fsdp_site_packages}. The package is built for the torch "
+                        "that is installed: install that first, for example pip install torch==2.13.0")
+  endif()
+  list(PREPEND CMAKE_PREFIX_PATH ${_fsdp_site_packages}/torch/share/cmake)
+endif()
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # the wheel's configuration warns of kineto, which nobody needs
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # a project that adds this one as a sub-folder links them too
 include(${CMAKE_CURRENT_LIST_DIR}/torch_by_path.cmake)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/reference/faults.md names, for each known fault, the tests that guard against it.
 
-A test joins by its name: TEST(ParityTest, Fault020_GroupOfOneIsAnIdentity). The column of tests is
+A test joins by its name: TEST(ParityTest, Fault020_GroupOfOneIsAnIdentity), in Python
+def test_fault020_a_group_of_one_is_an_identity. The column of tests is
 generated; --fix writes it. A test with an unknown id, and a stale column, are findings.
 """
 
@@ -12,6 +13,7 @@ from repo import ROOT, files, finish, where
 
 PAGE = ROOT / "docs/reference/faults.md"
 TEST = re.compile(r"^\s*(?:TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+)\s*,\s*(\w+)", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^def (test_fault(\d{3})_\w+)\(", re.MULTILINE)
 FAULT = re.compile(r"Fault(\d{3})_")
 ROW = re.compile(r"^(\| (\d+) \|.*\|) [^|]* \|$")
 
@@ -25,6 +27,11 @@ def tests_by_fault():
             for number in FAULT.findall(match.group(2)):
                 found.setdefault(int(number), []).append(f"{match.group(1)}.{match.group(2)}")
                 places.setdefault(int(number), where(path, text[: match.start()].count("\n") + 1))
+    for path in files("tests/python/test_*.py"):
+        text = path.read_text()
+        for match in PYTHON_TEST.finditer(text):
+            found.setdefault(int(match[2]), []).append(f"{path.stem}.{match[1]}")
+            places.setdefault(int(match[2]), where(path, text[: match.start()].count("\n") + 1))
     return found, places
 
 

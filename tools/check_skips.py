@@ -4,7 +4,7 @@
 check_skips.py REPORT...            says all
 check_skips.py --strict REPORT...   says those that tests/skips.txt does not list, and fails when there are any
 
-A skipped case of GoogleTest leaves its program's test passed, so that ctest's own count misses it.
+A skipped case of GoogleTest or pytest leaves its program's test passed, so that ctest's own count misses it.
 """
 
 import fnmatch
@@ -18,6 +18,9 @@ from repo import ROOT
 LIST = ROOT / "tests/skips.txt"
 # The reason comes between the case's first line and its last.
 CASE = re.compile(r"^\[ RUN      \] (\S+)\n((?:(?!^\[ RUN ).*\n)*?)\[  SKIPPED \] \1 \(", re.MULTILINE)
+
+# What pytest -rs says of each.
+PYTEST = re.compile(r"^SKIPPED \[\d+\] (\S+?): (.*)$", re.MULTILINE)
 
 
 def allowed():
@@ -37,6 +40,7 @@ def skipped(report):
         for name, text in CASE.findall(output):
             reasons = [line for line in text.splitlines() if line and not re.match(r"\S+: Skipped$|Skipped$", line)]
             yield name, reasons[0] if reasons else "no reason given"
+        yield from PYTEST.findall(output)
 
 
 def main():

@@ -19,6 +19,8 @@ PROPERTIES = re.compile(r"^set_tests_properties\(\[=\[(.*?)\]=\] PROPERTIES (.*)
 CASE = re.compile(r"^\s*(?:TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+)\s*,\s*(\w+)", re.MULTILINE)
 # Tests of these labels read the sources, or build for themselves.
 NOTHING_TO_BUILD = {"lint", "docs"}
+# Tests of these labels run something that their command does not name.
+ALSO_BUILT = {"python": {"fsdp_python", "fsdp_app"}}
 
 
 def commands(build):
@@ -42,6 +44,7 @@ def targets(build, listing):
     known, wanted = commands(build), set()
     for name in re.findall(r"^\s*Test\s+#\d+: (\S+)", listing, re.MULTILINE):
         binaries, labels = known[name]
+        binaries = set(binaries).union(*(ALSO_BUILT.get(label, ()) for label in labels))
         if binaries:
             wanted.update(binaries)
         elif not labels & NOTHING_TO_BUILD:

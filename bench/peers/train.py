@@ -72,6 +72,17 @@ def fsdp2(model: GPT, options: dict[str, str]) -> Step:
     return ordinary_step(model, adamw(list(model.parameters())))
 
 
+def ours(model: GPT, options: dict[str, str]) -> Step:
+    """The Python package of this repository; see ./dev bench python."""
+    import fsdp
+    from gpt import Block
+
+    sharded = fsdp.fully_shard(model, units=[Block], print_promise=False)
+    if options.get("optimizer", "ours") == "torch":
+        return ordinary_step(model, adamw(sharded.parameters()))
+    return ordinary_step(model, fsdp.AdamW(sharded, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY))
+
+
 def ddp(model: GPT, options: dict[str, str]) -> Step:
     from torch.nn.parallel import DistributedDataParallel
 
@@ -158,12 +169,12 @@ def build(system: str, model: GPT, options: dict[str, str], batch: int) -> Step:
         return plain(model, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     if system == "zero3":
         return zero3(model, options, batch)
-    return {"fsdp2": fsdp2, "ddp": ddp}[system](model, options)
+    return {"fsdp2": fsdp2, "ddp": ddp, "ours": ours}[system](model, options)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--system", choices=["plain", "fsdp2", "ddp", "zero3"], required=True)
+    parser.add_argument("--system", choices=["plain", "fsdp2", "ddp", "zero3", "ours"], required=True)
     for name in ("width", "layers", "heads", "sequence", "batch"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name, default in (("warmup", 2), ("steps", 5), ("memory-steps", 0)):
@@ -184,6 +195,10 @@ def main() -> None:
         import deepspeed
 
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    elif arguments.system == "ours":
+        import fsdp
+
+        fsdp.init(options.get("transport", "auto"))
     elif arguments.system != "plain":
         dist.init_process_group("gloo")
     warm_libraries()
