@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members that pages and the comments of public headers name exist: `Options::memory`, `world.rank()`.
 
-A name is looked for in the headers that declare its type, so that a renamed or removed member is found in
-every text that still speaks of it. Decisions and the changelog speak of their time and are left out; so are
-the fault table, whose names are those of tests, and members of LibTorch (`at::Tensor::grad()`).
+A name is looked for in the headers, and the modules of Python, that declare its type, so that a renamed or
+removed member is found in every text that still speaks of it. Decisions and the changelog speak of their
+time and are left out; so are the fault table, whose names are those of tests, and members of LibTorch (`at::Tensor::grad()`).
 """
 
 import re
@@ -26,6 +26,10 @@ def declared():
         text = re.sub(r"//[^\n]*", "", path.read_text())
         for match in DECLARATION.finditer(text):
             found.setdefault(match[1], set()).update(re.findall(r"\w+", text))
+    for path in files("python/fsdp/*.py"):
+        text = path.read_text()
+        for match in re.finditer(r"^class (\w+)", text, re.MULTILINE):
+            found.setdefault(match[1], set()).update(re.findall(r"\bdef (\w+)", text))
     return found
 
 

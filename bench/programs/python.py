@@ -74,7 +74,7 @@ def main() -> None:
         losses = {f"{system.name} ({system.transport})": all_runs[0].loss for system, all_runs in runs.items()}
         harness.check_losses(losses, next(iter(losses)))
         rows += rows_of(shape, runs)
-    columns = ("shape", "system", "transport", "step_ms", "spread", "of_fsdp2", "memory_mb", "memory_of_fsdp2", "cpu_ms")
+    columns = ("shape", "system", "transport", "step_ms", "spread", "of_fsdp2", "memory_mb", "memory_of_fsdp2")
     harness.print_table(rows, columns)
     harness.write_json("python", rows)
 

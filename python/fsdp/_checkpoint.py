@@ -46,9 +46,9 @@ class Saver:
         )
 
     def save(self, step: int, values: Values | None = None, documents: Mapping[str, str] | None = None) -> None:
-        """Copies what is to be saved and returns. `values`: sections of named values that load() gives back ("optimizer"
-        is taken). `documents`: further files by name, such as "config.json". Collective; waits for the save before,
-        and raises what went wrong there."""
+        """Copies what is to be saved and returns. `values`: sections of named values that load() gives back
+        ("optimizer" is taken). `documents`: further files by name, such as "config.json". Collective; waits for
+        the save before, and raises what went wrong there."""
         if self._sharded._watch is not None:
             self._sharded._watch.check()
         sections = {section: dict(of) for section, of in (values or {}).items()}

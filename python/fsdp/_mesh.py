@@ -66,8 +66,8 @@ def mesh_of(mesh: Union[DeviceMesh, Mapping[str, int], "TorchMesh", None], world
     ranks = mesh.mesh.flatten().tolist()
     if ranks != list(range(world.size)):
         raise ValueError(
-            f"the mesh has the ranks {ranks}, in this order, and the world has 0 to {world.size - 1}: a torch DeviceMesh "
-            "must hold all ranks in their order"
+            f"the mesh has the ranks {ranks}, in this order, and the world has 0 to {world.size - 1}: a torch "
+            "DeviceMesh must hold all ranks in their order"
         )
     shape = tuple(mesh.mesh.shape)
     names = mesh.mesh_dim_names

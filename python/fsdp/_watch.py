@@ -63,7 +63,7 @@ class ModuleWatch:
                 before.pop(key, None)
                 if key in now:
                     before[key] = new
-            elif kind == "_parameters" and old is not None and new is not None and not isinstance(new, torch.nn.Parameter):
+            elif kind == "_parameters" and torch.is_tensor(new) and not isinstance(new, torch.nn.Parameter):
                 pass  # torch.func.functional_call() lends other tensors for one call
             elif kind == "_buffers" and old is not None and new is not None and _are_alike(old, new):
                 # `self.buffer = values`: the one that is saved gets them and stays.

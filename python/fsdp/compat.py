@@ -72,9 +72,9 @@ def fully_shard(
     A module with parts is the root in torch, too, unless it is a part itself; to tell both, the root is the module that
     is not inside of another at the time: call the outermost last.
 
-    reshard_after_forward: True frees a unit after forward, False keeps it; an integer is refused. mp_policy: param_dtype,
-    reduce_dtype, output_dtype; it must be one for all. offload_policy: a CPUOffloadPolicy offloads. ignored_params:
-    left out. mesh: a DeviceMesh of torch over all ranks; two axes replicate and shard.
+    reshard_after_forward: True frees a unit after forward, False keeps it; an integer is refused. mp_policy:
+    param_dtype, reduce_dtype, output_dtype; it must be one for all. offload_policy: a CPUOffloadPolicy offloads.
+    ignored_params: left out. mesh: a DeviceMesh of torch over all ranks; two axes replicate and shard.
     """
     given = {"shard_placement_fn": shard_placement_fn, "dp_mesh_dims": dp_mesh_dims}
     for name, value in given.items():
@@ -175,8 +175,8 @@ _stands_in = False
 
 
 def _stand_in_for_torch() -> None:
-    """From the first module that is sharded here: Optimizer.add_param_group, through which all groups come, gets shards in
-    the place of weights, and torch.nn.utils.clip_grad_norm_ clips by the norm over all ranks."""
+    """From the first module that is sharded here: Optimizer.add_param_group, through which all groups come, gets
+    shards in the place of weights, and torch.nn.utils.clip_grad_norm_ clips by the norm over all ranks."""
     global _stands_in
     if _stands_in:
         return
@@ -211,8 +211,8 @@ def _mapped(param: Any) -> Any:
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """As torch.nn.utils.clip_grad_norm_, for all parameters of sharded models (their weights or their shards) and others
-    that every rank holds whole: one norm over all ranks. Collective."""
+    """As torch.nn.utils.clip_grad_norm_, for all parameters of sharded models (their weights or their shards) and
+    others that every rank holds whole: one norm over all ranks. Collective."""
     tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     owners = {id(owner): owner for owner in map(_owner_of, tensors) if owner is not None}
     given = {id(_shards.get(tensor, tensor)) for tensor in tensors}
@@ -220,8 +220,8 @@ def clip_grad_norm_(
         left_out = [name for name, shard in owner.named_parameters() if shard.requires_grad and id(shard) not in given]
         if left_out:
             raise NotImplementedError(
-                f"clip_grad_norm_: {len(left_out)} parameters of the sharded module are left out, such as {left_out[0]}: "
-                "a norm is over all of a module's"
+                f"clip_grad_norm_: {len(left_out)} parameters of the module are left out, such as {left_out[0]}: a "
+                "norm is over all of a module's"
             )
     whole = [tensor for tensor in tensors if _owner_of(tensor) is None]
     norm = _C.clip_grad_norm_([one._inner for one in owners.values()], max_norm, norm_type, whole)

@@ -49,8 +49,8 @@ class Trainer(transformers.Trainer):
             world = current_world()
             if world.size != self.args.world_size:
                 raise ValueError(
-                    f"the trainer has {self.args.world_size} processes and fsdp.init() joined {world.size}: start it by "
-                    "torchrun or `fsdp run`"
+                    f"the trainer has {self.args.world_size} processes and fsdp.init() joined {world.size}: start it "
+                    "by torchrun or `fsdp run`"
                 )
             found = fully_shard(self.model, units=self._units, world=world, **self._sharding)
             stand_in(found)

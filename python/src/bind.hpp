@@ -14,7 +14,7 @@ namespace fsdp::python {
 namespace py = pybind11;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-/// Error, and what NOTE [an interpreter around the library] asks for.
+/// Error, and what the library asks of Python. See NOTE [an interpreter around the library].
 void bind_host(py::module_& module);
 void bind_world(py::module_& module);
 void bind_sharded(py::module_& module);

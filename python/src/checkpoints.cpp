@@ -75,16 +75,14 @@ class PythonState : public checkpoint::OptimizerState {
 
 /// What is saved of an optimizer: one of this library, an object that stands for one of torch's, or
 /// None; with averages where there are any.
-std::unique_ptr<checkpoint::OptimizerState> state_of(const py::object& optimizer,
-                                                     optim::Ema* ema) {
+std::unique_ptr<checkpoint::OptimizerState> state_of(const py::object& optimizer, optim::Ema* ema) {
   std::unique_ptr<checkpoint::OptimizerState> state;
   if (py::isinstance<optim::FlatOptimizer>(optimizer)) {
     state = checkpoint::state_of(optimizer.cast<optim::FlatOptimizer&>());
   } else if (!optimizer.is_none()) {
     state = std::make_unique<PythonState>(optimizer);
   }
-  return ema == nullptr ? std::move(state)
-                        : checkpoint::with_averages(std::move(state), *ema);
+  return ema == nullptr ? std::move(state) : checkpoint::with_averages(std::move(state), *ema);
 }
 
 std::unique_ptr<checkpoint::Saver> make_saver(std::string directory, const Sharded& sharded,
@@ -154,8 +152,8 @@ void bind_checkpoints(py::module_& module) {
   module.def("load", &load, py::arg("path"), py::arg("sharded"), py::arg("optimizer"),
              py::arg("ema"), py::arg("strict"), py::arg("verify"), py::arg("optimizer_options"),
              py::arg("rng"));
-  module.def("load_weights", &load_weights, py::arg("path"), py::arg("sharded"),
-             py::arg("adapter"), py::arg("strict"), py::arg("name_of"));
+  module.def("load_weights", &load_weights, py::arg("path"), py::arg("sharded"), py::arg("adapter"),
+             py::arg("strict"), py::arg("name_of"));
   module.def(
       "save_safetensors",
       [](const Sharded& sharded, const std::string& path,

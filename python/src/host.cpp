@@ -58,8 +58,8 @@ void set_error(const Error& error) {
   if (PyErr_CheckSignals() != 0) {
     return;
   }
-  py::object made = py::reinterpret_steal<py::object>(
-      PyObject_CallFunction(error_type, "s", error.what()));
+  py::object made =
+      py::reinterpret_steal<py::object>(PyObject_CallFunction(error_type, "s", error.what()));
   if (!made) {
     return;
   }
@@ -90,9 +90,11 @@ void bind_host(py::module_& module) {
   members["text"] = "";
   error_type = PyErr_NewExceptionWithDoc(
       "fsdp.Error",
-      "What the library throws. `code` is one of \"invalid argument\", \"mismatch\", \"not found\", "
+      "What the library throws. `code` is one of \"invalid argument\", \"mismatch\", \"not "
+      "found\", "
       "\"corrupt\", \"time-out\", \"peer failed\", \"unsupported\", \"i/o\", \"internal\" (see "
-      "docs/reference/errors.md); str() is the code in brackets and the text, `text` the text alone.",
+      "docs/reference/errors.md); str() is the code in brackets and the text, `text` the text "
+      "alone.",
       PyExc_RuntimeError, members.ptr());
   if (error_type == nullptr) {
     throw py::error_already_set();
@@ -107,8 +109,7 @@ void bind_host(py::module_& module) {
       set_error(error);
     }
   });
-  base::set_host_language(
-      {.raise = raise, .wants_out = wants_out, .let_go = let_go, .take = take});
+  base::set_host_language({.raise = raise, .wants_out = wants_out, .let_go = let_go, .take = take});
   module.def("on_interrupt", &on_interrupt, "Python's part of handling SIGINT.");
   module.def("watch_interrupts", &watch_interrupts,
              "Has waits end when SIGINT comes. Called on the main thread.");

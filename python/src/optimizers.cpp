@@ -42,8 +42,7 @@ void bind_element_wise(py::module_& module) {
       .def(py::init([](const Sharded& sharded, const std::vector<PlainGroup>& groups) {
              std::vector<optim::Group<typename Rule::Options>> made;
              for (const auto& [names, values] : groups) {
-               made.push_back(
-                   {names, from<typename Rule::Options>(values, Rule::fields())});
+               made.push_back({names, from<typename Rule::Options>(values, Rule::fields())});
              }
              return std::make_unique<Optimizer>(sharded, std::move(made));
            }),
@@ -58,16 +57,15 @@ void bind_muon(py::module_& module) {
                        std::vector<std::string> by_adamw, const Values& others) {
              return std::make_unique<optim::Muon>(
                  sharded,
-                 optim::MuonOptions{
-                     .lr = lr,
-                     .momentum = momentum,
-                     .nesterov = nesterov,
-                     .weight_decay = weight_decay,
-                     .iterations = iterations,
-                     .scale = matches_adamw ? optim::MuonScale::kMatchAdamW
-                                            : optim::MuonScale::kShape,
-                     .dtype = dtype.value_or(at::ScalarType::Undefined),
-                     .batch_bytes = batch_bytes},
+                 optim::MuonOptions{.lr = lr,
+                                    .momentum = momentum,
+                                    .nesterov = nesterov,
+                                    .weight_decay = weight_decay,
+                                    .iterations = iterations,
+                                    .scale = matches_adamw ? optim::MuonScale::kMatchAdamW
+                                                           : optim::MuonScale::kShape,
+                                    .dtype = dtype.value_or(at::ScalarType::Undefined),
+                                    .batch_bytes = batch_bytes},
                  std::move(by_adamw),
                  from<optim::AdamWOptions>(others, optim::AdamWRule::fields()));
            }),

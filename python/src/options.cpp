@@ -73,14 +73,14 @@ UnitRule rule_of(const py::dict& given) {
 }
 
 MemoryOptions memory_of(const py::dict& given) {
-  MemoryOptions memory{.prefetch = get<int>(given, "prefetch"),
-                       .extra_slots = get<int>(given, "extra_slots"),
-                       .align_bytes = get<std::int64_t>(given, "align_bytes"),
-                       .store = word<Store>(given, "store",
-                                            {{"auto", Store::kAuto},
-                                             {"slots", Store::kSlots},
-                                             {"aliased", Store::kAliased}}),
-                       .moments = get<int>(given, "moments")};
+  MemoryOptions memory{
+      .prefetch = get<int>(given, "prefetch"),
+      .extra_slots = get<int>(given, "extra_slots"),
+      .align_bytes = get<std::int64_t>(given, "align_bytes"),
+      .store = word<Store>(
+          given, "store",
+          {{"auto", Store::kAuto}, {"slots", Store::kSlots}, {"aliased", Store::kAliased}}),
+      .moments = get<int>(given, "moments")};
   if (get<bool>(given, "offload")) {
     memory.offload = Offload{};
   }
@@ -111,10 +111,9 @@ Options options_of(const py::dict& given) {
   }
   options.memory = memory_of(given);
   options.ignore = get<std::vector<std::string>>(given, "ignore");
-  options.initial_weights =
-      word<InitialWeights>(given, "initial_weights",
-                           {{"broadcast", InitialWeights::kBroadcast},
-                            {"check_equal", InitialWeights::kCheckEqual}});
+  options.initial_weights = word<InitialWeights>(
+      given, "initial_weights",
+      {{"broadcast", InitialWeights::kBroadcast}, {"check_equal", InitialWeights::kCheckEqual}});
   options.precision = precision_of(given["precision"].cast<py::dict>());
   options.gradient_divisor = divisor_of(given["gradient_divisor"]);
   options.skip_non_finite = get<bool>(given, "skip_non_finite");

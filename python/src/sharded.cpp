@@ -52,7 +52,8 @@ GradientSync sync_of(const std::string& word) {
 /// A scope of whole weights as a Python context holds it.
 class FullScope {
  public:
-  FullScope(Sharded sharded, bool writeback) : sharded_(std::move(sharded)), writeback_(writeback) {}
+  FullScope(Sharded sharded, bool writeback)
+      : sharded_(std::move(sharded)), writeback_(writeback) {}
   void enter() { scope_.emplace(sharded_.full_parameters(writeback_)); }
   /// A scope whose end finds a fault in what it is to write back has the next call throw it: here.
   void exit() {

@@ -91,7 +91,8 @@ void bind_world(py::module_& module) {
                                }
                                return axes;
                              })
-      .def("__repr__", [](const DeviceMesh& mesh) { return "DeviceMesh(" + mesh.describe() + ")"; });
+      .def("__repr__",
+           [](const DeviceMesh& mesh) { return "DeviceMesh(" + mesh.describe() + ")"; });
 }
 
 }  // namespace fsdp::python

@@ -25,11 +25,11 @@ struct WaitEnd {
   enum Kind {
     kReady,
     kTimeout,
-    kFailed,     ///< a first failure has been told: see Group::first_failure()
-    kDropped,    ///< `rank` has withdrawn from this exchange
-    kLeft,       ///< `rank` has left in good order
-    kLost,       ///< the process of `rank` has ended without leaving
-    kRecovered,  ///< the ticket is of an earlier generation
+    kFailed,       ///< a first failure has been told: see Group::first_failure()
+    kDropped,      ///< `rank` has withdrawn from this exchange
+    kLeft,         ///< `rank` has left in good order
+    kLost,         ///< the process of `rank` has ended without leaving
+    kRecovered,    ///< the ticket is of an earlier generation
     kInterrupted,  ///< the user wants out: see base::host_wants_out()
   };
   Kind kind = kReady;

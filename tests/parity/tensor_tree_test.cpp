@@ -103,9 +103,8 @@ TEST(TensorTree, TiedWeightsAreOneUnderAllNames) {
 TEST(TensorTree, WhatIsNoTreeIsRefusedByName) {
   const at::Tensor weight = torch::ones({3});
   const auto refusal = [](TensorTree tree, Options options = test_options({})) {
-    return error_of([&] {
-      run_threads(1, [&](const World& world) { fully_shard(tree, world, options); });
-    });
+    return error_of(
+        [&] { run_threads(1, [&](const World& world) { fully_shard(tree, world, options); }); });
   };
   EXPECT_THAT(refusal({.parameters = {{"a.weight", weight}}}),
               HasSubstr("parameter \"a.weight\" is in no module of the tree: \"a\""));
@@ -157,7 +156,9 @@ TEST(TensorTree, Fault163_HooksThatAreTakenOffLoseNoGradientAfterAScopeInAnother
     };
     take_off();
     for (int step = 0; step < 2; ++step) {
-      { const auto full = sharded.full_parameters(); }  // float32 inside, bfloat16 after
+      {
+        const auto full = sharded.full_parameters();
+      }  // float32 inside, bfloat16 after
       take_off();
       model->forward(batch_of(world).to(at::kFloat)).square().sum().backward();
       for (const NamedShard& parameter : sharded.named_parameters()) {

@@ -4,11 +4,10 @@
 import os
 import sys
 
+import fsdp
 import torch
 import torch.distributed as dist
 from models import GPT, Block, rows
-
-import fsdp
 
 torch.set_num_threads(1)
 case = sys.argv[1]

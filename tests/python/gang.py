@@ -51,7 +51,7 @@ class Gang:
         self.processes, self.results, self.logs = [], [], []
         for rank in range(size):
             read, write = os.pipe()
-            log = tempfile.TemporaryFile(mode="w+")
+            log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, str(HERE / "rank.py"), str(write)],

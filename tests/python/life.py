@@ -9,10 +9,9 @@ import threading
 import time
 import weakref
 
+import fsdp
 import torch
 from models import GPT, Block, rows
-
-import fsdp
 
 torch.set_num_threads(1)
 case = sys.argv[1]

@@ -7,9 +7,8 @@ import os
 import sys
 import traceback
 
-import torch
-
 import fsdp
+import torch
 
 
 def main():

@@ -6,11 +6,10 @@ import os
 import subprocess
 import sys
 
+import fsdp
 import pytest
 import torch
 from models import GPT, Block, error_of, pair, rows, worst_weight
-
-import fsdp
 
 
 def step(model, optimizer, count=1):

@@ -3,12 +3,11 @@
 
 import time
 
+import fsdp
 import pytest
 import torch
 from gang import run_processes
 from models import GPT, Block, error_of, pair, rows
-
-import fsdp
 
 
 def refusals(world):
@@ -86,10 +85,7 @@ def test_wrong_options_are_named_with_what_was_meant(ranks):
 def on_one_rank_only(world):
     model, _, _ = pair(world)
     x, _ = rows()
-    if world.rank == 0:
-        alone = error_of(lambda: model.h[1].ln1.weight.sum())
-    else:
-        alone = error_of(lambda: model(x))
+    alone = error_of(lambda: model.h[1].ln1.weight.sum()) if world.rank == 0 else error_of(lambda: model(x))
     found = [type(alone).__name__, alone.code, str(alone)]
     world.recover()
     with torch.no_grad():

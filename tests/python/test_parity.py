@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sharded models of transformers against whole ones in one process: the same losses, norms and weights."""
 
+import fsdp
 import pytest
 import torch
-from models import Block, GPT, VOCAB
-
-import fsdp
+from models import GPT, VOCAB, Block
 
 ROWS, TIME, STEPS = 6, 16, 4
 LIKE_LLAMA = {

@@ -3,11 +3,10 @@
 
 import copy
 
+import fsdp
 import pytest
 import torch
 from models import GPT, VOCAB, Block, error_of, pair, rows, worst_gradient, worst_weight
-
-import fsdp
 
 
 def accumulates(world):
@@ -58,7 +57,7 @@ def schedules_own(world):
     x, y = rows()
     decay, rest = sharded.param_groups()
     ours = fsdp.AdamW(sharded, [{**decay, "weight_decay": 0.1}, {**rest, "weight_decay": 0.0}], lr=1e-2)
-    by_name = {n: p for n, p in plain.named_parameters()}
+    by_name = dict(plain.named_parameters())
     decayed = [p for n, p in by_name.items() if p.dim() >= 2]
     theirs = torch.optim.AdamW(
         [
@@ -304,7 +303,7 @@ def builds_on_meta(world):
     with torch.device("meta"):
         model = GPT()
     text = str(error_of(lambda: fsdp.fully_shard(model, units=[Block], world=world, print_promise=False)))
-    return [text, VOCAB == expected.wte.weight.shape[0]]
+    return [text, expected.wte.weight.shape[0] == VOCAB]
 
 
 def test_a_model_on_meta_is_refused_with_the_way_on(ranks):

@@ -34,8 +34,8 @@ def test_fsdp_run_starts_python_and_torchs_group_finds_its_port():
 
 def test_torchrun_starts_it_with_torchs_group_made_before():
     ended = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HERE / "beside.py")]
-        + ["torch_before"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        + [str(HERE / "beside.py"), "torch_before"],
         env=environment(0, 1, 1),
         capture_output=True,
         text=True,

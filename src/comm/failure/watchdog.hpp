@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Ends the waits of one rank: at their time-out, when its user wants out, and as soon as the
-/// failure board says that the group has failed. Gloo's own limit would close all connections, over which the ranks still have
-/// something to tell each other.
+/// failure board says that the group has failed. Gloo's own limit would close all connections, over
+/// which the ranks still have something to tell each other.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

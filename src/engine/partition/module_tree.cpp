@@ -50,6 +50,14 @@ void check_parameters(const ModuleTree& tree) {
   }
 }
 
+/// How many hold a storage. Once Python has looked at one, an object of its own stays for it, which
+/// nobody need hold.
+std::size_t holders(const c10::StorageImpl& storage) {
+  const std::size_t all =
+      c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(&storage));
+  return all - (storage.pyobj_slot()->has_unique_reference() ? 1 : 0);
+}
+
 /// How many tensors of this module use each storage: what is more, somebody else holds.
 void check_aliases(const ModuleTree& tree) {
   std::unordered_map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
@@ -66,8 +74,7 @@ void check_aliases(const ModuleTree& tree) {
   }
   for (const auto& [name, tensor] : tree.parameters) {
     const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    const std::size_t held =
-        c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage));
+    const std::size_t held = holders(*storage);
     const std::size_t expected = users[storage].size();
     FSDP_CHECK(held == expected || !tensor.is_view(), ErrorCode::kInvalidArgument,
                "[fully_shard] parameter \"", name,

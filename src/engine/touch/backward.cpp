@@ -145,9 +145,8 @@ class Arrival {
   }
   /// It is in the tensor's grad, unless it has been taken already.
   void take(const at::Tensor& tensor) {
-    at_boundary([&](BackwardTarget& target) {
-      target.gradient(unit_, parameter_, tensor, is_stand_in_);
-    });
+    at_boundary(
+        [&](BackwardTarget& target) { target.gradient(unit_, parameter_, tensor, is_stand_in_); });
   }
 
  private:

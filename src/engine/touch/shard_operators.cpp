@@ -22,10 +22,10 @@ constexpr std::array kMixing = {
     "einsum"sv, "ger"sv, "inner"sv, "kron"sv, "linalg_multi_dot"sv, "linalg_vecdot"sv, "linear"sv,
     "matmul"sv, "mm"sv, "mv"sv, "outer"sv, "tensordot"sv, "vdot"sv,
     // sums and extremes
-    "_amp_foreach_non_finite_check_and_unscale_"sv, "_foreach_max"sv, "all"sv, "amax"sv, "amin"sv, "aminmax"sv, "any"sv, "argmax"sv, "argmin"sv,
-    "count_nonzero"sv, "cummax"sv, "cummin"sv, "cumprod"sv, "cumsum"sv, "logcumsumexp"sv,
-    "logsumexp"sv, "max"sv, "mean"sv, "min"sv, "nanmean"sv, "nansum"sv, "prod"sv, "sum"sv,
-    "trace"sv,
+    "_amp_foreach_non_finite_check_and_unscale_"sv, "_foreach_max"sv, "all"sv, "amax"sv, "amin"sv,
+    "aminmax"sv, "any"sv, "argmax"sv, "argmin"sv, "count_nonzero"sv, "cummax"sv, "cummin"sv,
+    "cumprod"sv, "cumsum"sv, "logcumsumexp"sv, "logsumexp"sv, "max"sv, "mean"sv, "min"sv,
+    "nanmean"sv, "nansum"sv, "prod"sv, "sum"sv, "trace"sv,
     // orders and statistics
     "argsort"sv, "histc"sv, "kthvalue"sv, "log_softmax"sv, "median"sv, "mode"sv, "msort"sv,
     "nanmedian"sv, "nanquantile"sv, "quantile"sv, "softmax"sv, "sort"sv, "std"sv, "std_mean"sv,

@@ -16,7 +16,9 @@ TEST(HostLanguage, WithoutOneNothingHappensAndWithOneItIsAsked) {
   const Error error(ErrorCode::kTimeout, "late");
   base::raise_for_host(error);
   EXPECT_FALSE(base::host_wants_out());
-  { const base::OutsideHost outside; }
+  {
+    const base::OutsideHost outside;
+  }
 
   base::set_host_language({.raise = [](const Error& of) { throw std::domain_error(of.text()); },
                            .wants_out = [] { return true; },
