@@ -3,7 +3,8 @@
 
 A name is looked for in the headers, and the modules of Python, that declare its type, so that a renamed or
 removed member is found in every text that still speaks of it. Decisions and the changelog speak of their
-time and are left out; so are the fault table, whose names are those of tests, and members of LibTorch (`at::Tensor::grad()`).
+time and are left out; so are the fault table, whose names are those of tests, and members of LibTorch
+(`at::Tensor::grad()`).
 """
 
 import re
