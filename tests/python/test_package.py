@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from test_parity import make
-
 import fsdp
+import pytest
 from fsdp import _C, _load
+from test_parity import make
 
 ROOT = Path(__file__).resolve().parents[2]
 
