@@ -16,8 +16,9 @@ LEVELS = {
     3: ["engine"],
     4: ["optim"],
     5: ["checkpoint"],
-    6: ["train"],
-    7: ["apps"],
+    6: ["timeline"],
+    7: ["train"],
+    8: ["apps"],
 }
 LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in modules}
 # Floors inside of a module or of a folder in it, low to high: a folder, or a source by its stem,
@@ -25,7 +26,7 @@ LEVEL_OF = {module: level for level, modules in LEVELS.items() for module in mod
 # folder is named.
 FLOORS = {
     "comm": [
-        ["timeout", "fingerprint", "dispatch_guard", "wire", "staging_pool"],
+        ["timeout", "fingerprint", "dispatch_guard", "wire", "staging_pool", "clock"],
         ["deadline", "failure", "reduce_slices"],
         ["checks", "seat", "join"],
         ["device"],

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "bad_input.hpp"
 #include "commands.hpp"
@@ -35,6 +36,7 @@ struct TrainFlags {
   std::string preset = "default";
   std::optional<std::int64_t> layers, width, heads, sequence, vocab;
   std::optional<double> dropout, lr;
+  std::string trace_steps = "3:5";
   std::string strategy = "full-shard", deferral = "none";
   std::string param_dtype = "weights", reduce_dtype = "weights";
   bool tied = false, untied = false, train_adapter = false, no_pin = false;
@@ -221,6 +223,12 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   sharding->add_flag("--offload", config.offload,
                      "Keep shards, gradients and optimizer state in the host's memory; changes "
                      "nothing where the model is on the CPU");
+  auto* trace = sharding->add_option(
+      "--trace", config.trace,
+      "Directory for a timeline of some steps, which ui.perfetto.dev and chrome://tracing open");
+  sharding->add_option("--trace-steps", flags.trace_steps, "The steps in it, FIRST:LAST")
+      ->needs(trace)
+      ->capture_default_str();
   sharding
       ->add_option("--transport", config.transport,
                    "How ranks talk; auto: shm on one host, shm+gloo on several of several ranks "
@@ -313,6 +321,8 @@ void resolve(TrainFlags& flags) {
     std::visit([&](auto& model) { model.dropout = *flags.dropout; }, flags.config.model);
   }
   flags.config.optimizer = train::parse_optimizer(flags.optimizer);
+  std::tie(flags.config.trace_first, flags.config.trace_last) =
+      train::parse_steps(flags.trace_steps);
   flags.config.strategy = train::parse_strategy(flags.strategy);
   flags.config.micro_step_sync = train::parse_deferral(flags.deferral);
   flags.config.param_dtype = train::parse_travel_type(flags.param_dtype);

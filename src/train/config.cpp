@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <sstream>
@@ -130,6 +131,11 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  ", must be 0 to 64");
   not_negative("--save-every", static_cast<double>(config.save_every));
   not_negative("--keep", config.keep);
+  problems.check(
+      config.trace.empty() || (config.trace_first >= 1 && config.trace_first <= config.trace_last &&
+                               config.trace_last <= config.steps),
+      "--trace-steps ", config.trace_first, ":", config.trace_last,
+      " must be steps of this run, 1 to ", config.steps, ", the first one first");
   problems.check(config.save_every == 0 || !config.save.empty(),
                  "--save-every without --save DIR saves nothing");
   problems.check(!config.resume || !config.save.empty(),
@@ -397,6 +403,21 @@ GradientSync parse_deferral(const std::string& word) {
                              {{"none", GradientSync::kEveryBackward},
                               {"replicas", GradientSync::kDeferReplicate},
                               {"all", GradientSync::kDeferAll}});
+}
+
+std::pair<std::int64_t, std::int64_t> parse_steps(const std::string& word) {
+  const std::size_t colon = word.find(':');
+  const auto number = [&](std::string_view digits) {
+    std::int64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto [stop, status] = std::from_chars(digits.data(), end, value);
+    FSDP_CHECK(status == std::errc{} && stop == end && value > 0, ErrorCode::kInvalidArgument,
+               "--trace-steps is '", word, "', must be FIRST:LAST, two steps counted from 1");
+    return value;
+  };
+  const std::string_view text = word;
+  const std::int64_t first = number(text.substr(0, colon));
+  return {first, colon == std::string::npos ? first : number(text.substr(colon + 1))};
 }
 
 void check(const TrainConfig& config, int ranks) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "fsdp/engine/gradients.hpp"
 #include "fsdp/engine/strategy.hpp"
@@ -31,6 +32,8 @@ TravelType parse_travel_type(const std::string& word);
 /// From "full-shard", "shard-grad", "replicate", "hybrid", "hybrid-optimizer", "secondary-shard".
 /// @throws Error kInvalidArgument
 Strategy parse_strategy(const std::string& word);
+/// From "3:5", both included, or "4". @throws Error kInvalidArgument
+std::pair<std::int64_t, std::int64_t> parse_steps(const std::string& word);
 /// From "none", "replicas", "all": which reductions wait for the last micro-step.
 /// @throws Error kInvalidArgument
 GradientSync parse_deferral(const std::string& word);
@@ -89,6 +92,10 @@ struct TrainConfig {
   int prefetch = 1;                ///< units gathered ahead of the one that computes
   bool keep_root = false;          ///< keep embeddings and head gathered during a step
   std::string transport = "auto";  ///< see comm::transport_words()
+
+  std::string trace;             ///< directory for a timeline; empty: none
+  std::int64_t trace_first = 3;  ///< the steps in it, counted from 1
+  std::int64_t trace_last = 5;
 
   double effective_momentum() const {
     return momentum >= 0 ? momentum : optimizer == OptimizerKind::kMuon ? 0.95 : 0;

@@ -22,12 +22,13 @@ std::optional<at::ScalarType> scalar_type(TravelType type) {
 }  // namespace
 
 Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainConfig& config,
-              const World& world) {
+              const World& world, std::function<void(const trace::Event&)> observer) {
   if (config.recompute) {
     model->set_block_runner(
         [](const auto& block, at::Tensor x) { return recompute(block, std::move(x)); });
   }
   Options options{.units = units_of<models::DecoderBlock>(), .debug = {.print_promise = false}};
+  options.debug.observer = std::move(observer);
   options.strategy = config.strategy;
   if (config.has_mesh()) {
     options.mesh.emplace(world, world.size() / config.shard, config.shard);

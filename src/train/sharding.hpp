@@ -2,6 +2,7 @@
 /// A configuration's words about sharding as the engine takes them.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "fsdp/engine/fully_shard.hpp"
@@ -11,8 +12,9 @@
 namespace fsdp::train::detail {
 
 /// Shards a model, a block a unit, and lets its blocks forget their activations if asked to.
+/// `observer`: DebugOptions::observer.
 /// @collective all ranks @throws Error as fully_shard() and DeviceMesh do
 Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainConfig& config,
-              const World& world);
+              const World& world, std::function<void(const trace::Event&)> observer = {});
 
 }  // namespace fsdp::train::detail

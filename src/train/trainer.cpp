@@ -30,6 +30,7 @@
 #include "train/sharding.hpp"
 #include "train/stop_request.hpp"
 #include "train/summary.hpp"
+#include "train/tracing.hpp"
 
 namespace fsdp::train {
 namespace {
@@ -56,7 +57,8 @@ class Run {
         validation_(parts_.validation, config.sequence),
         sampler_(training_.count(), config.seed),
         model_(detail::make_model(config)),
-        sharded_(detail::shard(model_, config, world)),
+        tracing_(config),
+        sharded_(detail::shard(model_, config, world, tracing_.observer())),
         optimizer_(detail::make_optimizer(config, sharded_)),
         scaler_(sharded_, {.enabled = config.param_dtype == TravelType::kFloat16}),
         schedule_{.lr = config.lr,
@@ -91,6 +93,7 @@ class Run {
     TrainResult result = steps();
     stop_.reset();
     if (result.is_stopped) {
+      tracing_.finish(sharded_, world_);
       result.seconds = seconds_since(begin);
       if (is_first()) {
         std::printf("\nstopped by SIGTERM, step %s is saved: --resume goes on from there\n",
@@ -130,6 +133,9 @@ class Run {
     if (standing) {
       FSDP_CHECK(standing->step <= config_.steps, ErrorCode::kInvalidArgument, "'", config_.save,
                  "' is at step ", standing->step, ", beyond --steps ", config_.steps);
+      FSDP_CHECK(config_.trace.empty() || standing->step < config_.trace_first,
+                 ErrorCode::kInvalidArgument, "'", config_.save, "' is at step ", standing->step,
+                 ", --trace-steps begin at ", config_.trace_first, ": name later ones");
       standing_ = *standing;
       if (is_scaled() && standing_.scaler.scale > 0) {
         scaler_.set_state(standing_.scaler);
@@ -172,7 +178,9 @@ class Run {
       result.validation_loss = evaluate(kFinalEvaluation);
     }
     while (standing_.step < config_.steps) {
+      tracing_.begin_step(standing_.step + 1);
       detail::StepReport report = one_step(standing_.step);
+      tracing_.end_step(standing_.step + 1, sharded_, world_);
       // With a loss scale a norm that is not finite is a step that was skipped.
       const bool learns =
           std::isfinite(report.loss) && (is_scaled() || std::isfinite(report.grad_norm));
@@ -223,15 +231,17 @@ class Run {
 
   detail::StepReport one_step(std::int64_t step) {
     const auto begin = Clock::now();
+    const auto step_scope = trace_scope("step");
     double loss_sum = 0;
     for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
-      const auto batch = detail::load(corpus_, training_,
-                                      sampler_.micro_batch(standing_.next_sample, micro,
-                                                           {world_.rank(), world_.size()}, batch_));
-      const at::Tensor loss = model_->forward(batch.tokens, batch.targets);
+      const auto batch = next_batch(micro);
+      const at::Tensor loss = forward(batch);
       sharded_.set_gradient_sync(micro + 1 < micro_steps_ ? config_.micro_step_sync
                                                           : GradientSync::kEveryBackward);
-      scaler_.scale(loss / static_cast<double>(micro_steps_)).backward();
+      {
+        const auto scope = trace_scope("backward");
+        scaler_.scale(loss / static_cast<double>(micro_steps_)).backward();
+      }
       loss_sum += loss.item<double>();
     }
     PendingMean mean_loss =
@@ -245,9 +255,12 @@ class Run {
     report.grad_norm = clip();
     report.loss = mean_loss.get();
     must_stop_ = stopped && stopped->get() > 0;
-    optimizer_->step(report.lr);
-    if (is_scaled()) {
-      scaler_.update();
+    {
+      const auto scope = trace_scope("optimizer");
+      optimizer_->step(report.lr);
+      if (is_scaled()) {
+        scaler_.update();
+      }
     }
     sharded_.zero_grad();
     report.tokens_per_s =
@@ -255,10 +268,23 @@ class Run {
     return report;
   }
 
+  detail::Batch next_batch(std::int64_t micro) {
+    const auto scope = trace_scope("data");
+    return detail::load(
+        corpus_, training_,
+        sampler_.micro_batch(standing_.next_sample, micro, {world_.rank(), world_.size()}, batch_));
+  }
+
+  at::Tensor forward(const detail::Batch& batch) {
+    const auto scope = trace_scope("forward");
+    return model_->forward(batch.tokens, batch.targets);
+  }
+
   bool is_scaled() const { return config_.param_dtype == TravelType::kFloat16; }
 
   /// The gradients' norm before clipping.
   double clip() {
+    const auto scope = trace_scope("clip");
     if (is_scaled()) {
       const auto limit = config_.clip > 0 ? std::optional(config_.clip) : std::nullopt;
       return scaler_.unscale_(limit).norm;
@@ -287,6 +313,7 @@ class Run {
   data::Windows training_, validation_;
   data::Sampler sampler_;
   std::shared_ptr<models::LanguageModel> model_;
+  detail::Tracing tracing_;  ///< before what it observes
   Sharded sharded_;
   std::unique_ptr<detail::Optimizer> optimizer_;
   LossScaler scaler_;  ///< leaves everything as it is unless weights are float16

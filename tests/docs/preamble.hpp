@@ -14,6 +14,7 @@
 #include "fsdp/comm/mesh.hpp"
 #include "fsdp/fsdp.hpp"
 #include "fsdp/models/gpt.hpp"
+#include "fsdp/timeline/trace_files.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
 
 struct BlockImpl : torch::nn::Module {
