@@ -13,6 +13,7 @@
 #include "checkpoint/items.hpp"
 #include "checkpoint/save_weights.hpp"
 #include "checkpoint/together.hpp"
+#include "comm/on_host.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/safetensors.hpp"
 
@@ -50,8 +51,8 @@ class PatientFile {
   }
   void write(const at::Tensor& values, std::int64_t offset) {
     attempt([&] {
-      file_.value().write(values.const_data_ptr(), static_cast<std::int64_t>(values.nbytes()),
-                          offset);
+      const at::Tensor held = comm::on_host(values);
+      file_.value().write(held.const_data_ptr(), static_cast<std::int64_t>(held.nbytes()), offset);
     });
   }
   void end() {

@@ -6,6 +6,7 @@
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <random>
@@ -20,6 +21,7 @@
 #include "checkpoint/save_plan.hpp"
 #include "checkpoint/together.hpp"
 #include "comm/named_values.hpp"
+#include "comm/on_host.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/job.hpp"
@@ -218,7 +220,8 @@ class Saver::Impl {
     }
     if (!buffer_.defined() || buffer_.numel() < bytes) {
       buffer_ = at::Tensor();
-      buffer_ = at::empty({bytes}, at::kByte);
+      const at::TensorOptions memory(at::kByte);
+      buffer_ = at::empty({bytes}, device_of(items).is_cpu() ? memory : memory.pinned_memory(true));
       buffer_.fill_(0);
     }
     std::vector<char*> places;
@@ -241,10 +244,18 @@ class Saver::Impl {
     return pieces;
   }
 
-  /// Copies this rank's parts; each may be written as soon as it is there. @collective for permuted
-  /// items
+  /// Where weights and state are; the CPU where all are there.
+  static c10::Device device_of(const std::vector<Item>& items) {
+    const auto found =
+        std::ranges::find_if(items, [](const Item& item) { return !item.values.is_cpu(); });
+    return found == items.end() ? c10::Device(c10::kCPU) : found->values.device();
+  }
+
+  /// Copies this rank's parts; each may be written as soon as it is there, those of a device as
+  /// soon as all are: the host waits for it once. @collective for permuted items
   void copy(const std::vector<Item>& items, const std::vector<char*>& places) {
     const World world = sharded_.world();
+    const c10::Device device = device_of(items);
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];
       const at::Tensor values = item.holding == Holding::kPermuted ? detail::assemble(world, item)
@@ -252,10 +263,15 @@ class Saver::Impl {
                                                                    : item.values.contiguous();
       const archive::Slice slice = slice_of(item);
       if (slice.begin < slice.end) {
-        at::from_blob(places[i], values.sizes(), values.options().device(at::kCPU)).copy_(values);
+        at::from_blob(places[i], values.sizes(), values.options().device(at::kCPU))
+            .copy_(values, /*non_blocking=*/true);
       }
-      flight_->set_copied(i + 1);
+      if (device.is_cpu()) {
+        flight_->set_copied(i + 1);
+      }
     }
+    comm::wait_for_current_stream(device);
+    flight_->set_copied(items.size());
   }
 
   std::string directory_;

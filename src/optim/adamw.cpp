@@ -26,7 +26,8 @@ void AdamWRule::check(const Options& options) {
 }
 
 void AdamWRule::update(const FlatOptimizer::Run& run, const Options& options) {
-  const at::Tensor count = at::full({}, static_cast<double>(run.step), at::kFloat);
+  const at::Tensor count = at::full({}, static_cast<double>(run.step),
+                                    at::TensorOptions(at::kFloat).device(run.shard.device()));
   at::_fused_adamw_({run.shard}, {run.grad}, {run.states[0]}, {run.states[1]}, {}, {count},
                     options.lr, options.beta1, options.beta2, options.weight_decay, options.eps,
                     /*amsgrad=*/false,

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
+#include "comm/on_host.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/job.hpp"
 #include "fsdp/engine/shard_access.hpp"
@@ -24,7 +26,6 @@ class NormSum {
  public:
   explicit NormSum(double p) : p_(p) {}
 
-  void add(const at::Tensor& tensor);
   /// What another rank or module has. Something that is not a number stays, which a maximum of
   /// numbers would lose.
   void join(double other) {
@@ -73,19 +74,49 @@ double sum_of_squares(const at::Tensor& tensor) {
   return sum_of(tensor.const_data_ptr<double>(), tensor.numel(), square);
 }
 
-void NormSum::add(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) {
-    return;
+/// Norms of several groups of tensors. What is on a device is read when all has been added, so that
+/// the host waits for it once.
+class NormSums {
+ public:
+  explicit NormSums(double p) : p_(p) {}
+
+  void add(std::size_t group, const at::Tensor& tensor) {
+    if (tensor.numel() == 0) {
+      return;
+    }
+    const bool is_plain =
+        tensor.is_cpu() && tensor.is_contiguous() &&
+        (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
+    if (p_ == 2 && is_plain) {
+      parts_.push_back({.group = group, .sum = sum_of_squares(tensor)});
+      return;
+    }
+    parts_.push_back({.group = group, .sum = std::nullopt});
+    norms_.push_back(at::linalg_vector_norm(tensor, p_, {}, false, at::kDouble));
   }
-  const bool is_plain = tensor.is_cpu() && tensor.is_contiguous() &&
-                        (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
-  if (p_ == 2 && is_plain) {
-    join(sum_of_squares(tensor));
-    return;
+
+  /// Of each group, joined in the order of add(). @blocks where a tensor is on a device
+  std::vector<NormSum> read(std::size_t groups) const {
+    std::vector<NormSum> sums(groups, NormSum(p_));
+    const std::vector<double> norms = comm::numbers_on_host(norms_);
+    auto norm = norms.begin();
+    for (const Part& part : parts_) {
+      sums[part.group].join(part.sum.has_value() ? *part.sum : sum_of_norm(*norm++));
+    }
+    return sums;
   }
-  const auto norm = at::linalg_vector_norm(tensor, p_, {}, false, at::kDouble).item<double>();
-  join(std::isinf(p_) ? norm : std::pow(norm, p_));
-}
+
+ private:
+  struct Part {
+    std::size_t group;
+    std::optional<double> sum;  ///< empty: the next of norms_
+  };
+  double sum_of_norm(double norm) const { return std::isinf(p_) ? norm : std::pow(norm, p_); }
+
+  double p_;
+  std::vector<Part> parts_;
+  std::vector<at::Tensor> norms_;
+};
 
 void check_p(const char* who, double p) {
   FSDP_CHECK(p > 0, ErrorCode::kInvalidArgument, "[", who, "] p is ", p,
@@ -122,14 +153,36 @@ std::vector<at::Tensor> gradients_of(const Sharded& sharded, bool answered_only 
   return stretches;
 }
 
-/// Joins what all ranks have, in the order of ranks: the same bits everywhere.
-double join_ranks(const World& world, const NormSum& own, double p) {
-  const auto sums = comm::gather_values(world.job(), own.sum(), "grad_norm");
-  NormSum joined(p);
-  for (std::size_t rank = 0; rank < sums.size(); ++rank) {
-    joined.join(sums[rank]);
+/// By module, what all its ranks have, joined in the order of ranks: the same bits everywhere.
+/// Ranks meet once for all modules of one world.
+std::vector<double> join_ranks(const std::vector<Sharded>& shardeds,
+                               const std::vector<NormSum>& own, double p) {
+  std::vector<double> joined(shardeds.size());
+  std::vector<char> is_joined(shardeds.size(), 0);
+  for (std::size_t first = 0; first < shardeds.size(); ++first) {
+    if (is_joined[first] != 0) {
+      continue;
+    }
+    comm::Job& job = shardeds[first].world().job();
+    std::vector<std::size_t> modules;
+    std::vector<double> mine;
+    for (std::size_t i = first; i < shardeds.size(); ++i) {
+      if (&shardeds[i].world().job() == &job) {
+        modules.push_back(i);
+        mine.push_back(own[i].sum());
+        is_joined[i] = 1;
+      }
+    }
+    const std::vector<double> all = comm::gather_values(job, mine, "grad_norm");
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      NormSum sum(p);
+      for (std::size_t at = i; at < all.size(); at += modules.size()) {
+        sum.join(all[at]);
+      }
+      joined[modules[i]] = sum.sum();
+    }
   }
-  return joined.sum();
+  return joined;
 }
 
 void check_max(const char* who, const char* what, double value) {
@@ -145,18 +198,26 @@ double grad_norm(const std::vector<Sharded>& shardeds, double p,
                  const std::vector<at::Tensor>& whole) {
   check_p("grad_norm", p);
   const OwnShards own;
-  NormSum total(p);
-  for (const Sharded& sharded : shardeds) {
-    NormSum part(p);
-    for (const at::Tensor& grad : gradients_of(sharded, /*answered_only=*/true)) {
-      part.add(grad);
+  NormSums sums(p);
+  for (std::size_t i = 0; i < shardeds.size(); ++i) {
+    for (const at::Tensor& grad : gradients_of(shardeds[i], /*answered_only=*/true)) {
+      sums.add(i, grad);
     }
-    total.join(join_ranks(sharded.world(), part, p));
   }
+  // Each whole tensor is a group: they are joined one after the other, after the modules.
+  std::size_t groups = shardeds.size();
   for (const at::Tensor& parameter : whole) {
     if (parameter.grad().defined()) {
-      total.add(parameter.grad());
+      sums.add(groups++, parameter.grad());
     }
+  }
+  const std::vector<NormSum> parts = sums.read(groups);
+  NormSum total(p);
+  for (const double joined : join_ranks(shardeds, parts, p)) {
+    total.join(joined);
+  }
+  for (std::size_t i = shardeds.size(); i < groups; ++i) {
+    total.join(parts[i].sum());
   }
   return total.norm();
 }

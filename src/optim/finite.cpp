@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "comm/on_host.hpp"
 #include "fsdp/base/log.hpp"
 #include "fsdp/comm/job.hpp"
 #include "fsdp/engine/shard_access.hpp"
@@ -17,19 +18,20 @@ namespace {
 
 constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 
-bool is_finite(const at::Tensor& tensor) {
-  return tensor.numel() == 0 || tensor.isfinite().all().item<bool>();
-}
-
 /// Of this rank: position in the module's order, kNone without one.
 std::int64_t first_bad(const std::vector<NamedShard>& shards) {
+  std::vector<at::Tensor> are_finite;
+  std::vector<std::int64_t> positions;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const at::Tensor& grad = shards[i].shard.grad();
-    if (grad.defined() && !is_finite(grad)) {
-      return static_cast<std::int64_t>(i);
+    if (grad.defined() && grad.numel() > 0) {
+      are_finite.push_back(grad.isfinite().all());
+      positions.push_back(static_cast<std::int64_t>(i));
     }
   }
-  return kNone;
+  const std::vector<double> finite = comm::numbers_on_host(are_finite);
+  const auto bad = std::ranges::find(finite, 0.0);
+  return bad == finite.end() ? kNone : positions[static_cast<std::size_t>(bad - finite.begin())];
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "fsdp/optim/whole_tensors.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <functional>
@@ -12,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/shard_access.hpp"
@@ -179,8 +179,7 @@ WholeTensors::SliceOffsets WholeTensors::places(const std::vector<std::size_t>& 
 }
 
 at::Tensor WholeTensors::buffer(std::int64_t numel) const {
-  return at::from_blob(bytes_.data_ptr(), {numel},
-                       at::TensorOptions(dtype_).device(bytes_.device()));
+  return comm::tensor_at(bytes_.data_ptr(), numel, dtype_, bytes_.device());
 }
 
 void WholeTensors::gather(const std::vector<std::size_t>& batch, const SliceOffsets& places,

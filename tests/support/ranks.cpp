@@ -16,6 +16,18 @@ namespace {
 
 thread_local c10::Device own_device = c10::kCPU;
 
+class Devices : public testing::Environment {
+  void SetUp() override { sim::start({.mode = sim::mode_of_environment()}); }
+};
+
+/// Where the whole binary runs on simulated devices.
+[[maybe_unused]] const bool is_first = [] {
+  if (is_on_sim()) {
+    const SimFirst first;
+  }
+  return true;
+}();
+
 /// Until all kernels of the rank's device have run, whatever the body threw.
 class OnDevice {
  public:
@@ -32,6 +44,8 @@ class OnDevice {
 };
 
 }  // namespace
+
+SimFirst::SimFirst() { testing::AddGlobalTestEnvironment(new Devices); }
 
 bool is_on_sim() {
   const char* device = std::getenv("FSDP_TEST_DEVICE");

@@ -16,6 +16,13 @@ namespace fsdp::test {
 /// Whether tests run on simulated devices.
 bool is_on_sim();
 
+/// Makes the simulated devices before the first test: autograd must not have run. A test that uses
+/// on_sim() whatever FSDP_TEST_DEVICE says has one at file scope.
+class SimFirst {
+ public:
+  SimFirst();
+};
+
 /// Of the calling rank: sim:r on rank r, else the CPU; outside of ranks the CPU.
 c10::Device rank_device();
 

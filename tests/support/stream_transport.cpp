@@ -278,22 +278,30 @@ class StreamTransport : public comm::Transport {
       stream.wait(ready);
     }
     const std::string name = std::string(comm::to_string(operation)) + " of " + label.name;
-    sim::launch(name, sim::stream_number(stream),
-                {{.begin = src.const_data_ptr(), .bytes = src.nbytes(), .writes = false},
-                 {.begin = dst.const_data_ptr(), .bytes = dst.nbytes(), .writes = true}},
-                [=, meetings = meetings_, job = host_.job, number = next(), rank = rank(),
-                 source = kernel_view(src)] {
-                  try {
-                    meetings->meet(*job, number, rank, source, name, move);
-                    meetings->part(*job, number);
-                  } catch (const Error& error) {
-                    // As a library's watchdog would. A kernel that runs late cannot throw.
-                    job->publish_failure(error.text());
-                    if (sim::mode() == sim::Mode::kImmediate) {
-                      throw;
+    const auto launch = [&] {
+      sim::launch(name, sim::stream_number(stream),
+                  {{.begin = src.const_data_ptr(), .bytes = src.nbytes(), .writes = false},
+                   {.begin = dst.const_data_ptr(), .bytes = dst.nbytes(), .writes = true}},
+                  [=, meetings = meetings_, job = host_.job, number = next(), rank = rank(),
+                   source = kernel_view(src)] {
+                    try {
+                      meetings->meet(*job, number, rank, source, name, move);
+                      meetings->part(*job, number);
+                    } catch (const Error& error) {
+                      // As a library's watchdog would. A kernel that runs late cannot throw.
+                      job->publish_failure(error.text());
+                      if (sim::mode() == sim::Mode::kImmediate) {
+                        throw;
+                      }
                     }
-                  }
-                });
+                  });
+    };
+    try {
+      launch();
+    } catch (...) {
+      const StreamWork ended(device_, stream, fault_, {});  // its buffers may go now
+      throw;
+    }
     return std::make_unique<StreamWork>(device_, stream, fault_, std::vector{src, dst});
   }
 

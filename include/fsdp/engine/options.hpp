@@ -2,6 +2,7 @@
 /// What fully_shard() is asked for.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -31,8 +32,9 @@ enum class InitialWeights {
 enum class Store {
   kAuto,     ///< kAliased over shm, where all ranks share memory at no cost; else kSlots
   kSlots,    ///< an all-gather into one of (1 + prefetch + extra_slots) buffers
-  kAliased,  ///< memory that all ranks of one host share (threads, shm, gloo; CPU): a gather is
-             ///< agreement, without a copy and without slots; kUnsupported elsewhere
+  kAliased,  ///< memory that all ranks of one host share (threads, shm, gloo): a gather is
+             ///< agreement, without a copy and without slots; kUnsupported elsewhere, and for
+             ///< modules that are not on the CPU
 };
 
 /// An exception for some units. What it leaves empty stays as Options have it; of several rules
@@ -103,6 +105,11 @@ struct Options {
   // --- Affects speed and memory. Results stay the same, up to the order in which replicas are
   // summed and to UnitRule::param.
 
+  /// Where weights are gathered and operators run; default: where the parameters are. A module on
+  /// the CPU, or a deferred one, goes there unit by unit, so that it never has to fit there whole;
+  /// its buffers go there, and ignored parameters stay where they are. One without an index is the
+  /// calling thread's current device of that type. The type is the same on all ranks.
+  std::optional<c10::Device> device = {};
   /// Which modules become units. Default: the whole module is one unit.
   Units units = {};
   /// How units are spread over the ranks.

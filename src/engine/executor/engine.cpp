@@ -5,9 +5,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "base/host_language.hpp"
+#include "comm/on_host.hpp"
 #include "engine/executor/initial_weights.hpp"
 #include "engine/executor/refusals.hpp"
 #include "engine/executor/setup.hpp"
@@ -25,9 +27,19 @@ std::shared_ptr<Engine> Engine::create(Partition partition, const World& world, 
   ensure_autograd_engine();
   const c10::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  std::shared_ptr<Engine> engine(new Engine(std::move(partition), world, std::move(options)));
-  engine->set_up();
-  return engine;
+  const c10::Device device = partition.units.front().device;
+  try {
+    std::shared_ptr<Engine> engine(new Engine(std::move(partition), world, std::move(options)));
+    engine->set_up();
+    comm::wait_for_current_stream(device);  // streams that come later find all in place
+    return engine;
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string text = "[fully_shard] rank " + std::to_string(world.rank()) +
+                             " has too little memory on " + device.str() + ": " +
+                             error.what_without_backtrace();
+    world.publish_failure(text);
+    fail(ErrorCode::kIo, text);
+  }
 }
 
 Engine::Engine(Partition partition, const World& world, Options options)

@@ -21,7 +21,8 @@ Executor::Executor(const ModuleLayout& layout, Counters& counters, Health& healt
       residency_(residency),
       gradients_(gradients),
       buffers_(buffers),
-      schedule_(make_schedule(layout)) {}
+      schedule_(make_schedule(layout)),
+      backward_streams_(layout.device()) {}
 
 schedule::Schedule Executor::make_schedule(const ModuleLayout& layout) {
   schedule::Schedule schedule(layout.schedule);
@@ -105,9 +106,19 @@ void Executor::take(std::span<const int> units, Pass pass, const Taker& taker) {
     events_.emit(trace::EventKind::kTouch, unit);
   }
   const std::vector<int> bundles = bundles_of(units);
-  if (bundles.empty()) {
-    return;
+  if (!bundles.empty()) {
+    take_gathered(bundles, units, pass, taker);
   }
+  for (int unit : units) {
+    residency_.use_on_stream(unit);
+  }
+  if (pass == Pass::kBackward) {
+    backward_streams_.note();
+  }
+}
+
+void Executor::take_gathered(const std::vector<int>& bundles, std::span<const int> units, Pass pass,
+                             const Taker& taker) {
   residency_.note_read();
   const std::vector<Action>* actions = nullptr;
   try {
@@ -200,6 +211,7 @@ void Executor::gradient(int unit, int parameter, const at::Tensor& tensor, bool 
     run(schedule_.gradient(bundle));
   }
   gradients_.collect(unit, parameter, tensor, is_stand_in);
+  backward_streams_.note();
   if (!is_deferred && gradients_.is_complete(bundle)) {
     run(schedule_.gradients_complete(bundle));
   }
@@ -209,6 +221,7 @@ void Executor::end_backward() {
   const Gradients::End end = gradients_.close();
   is_forward_checked_ = false;
   run(schedule_.end_backward(end.reduces));
+  join_backward_streams();
   gradients_.deliver(end);
   if (end.hands_out) {
     residency_.note_fence();  // all ranks have come to the end of this backward
@@ -227,7 +240,14 @@ void Executor::end_backward() {
 void Executor::abort_backward() {
   residency_.forget_forwards();
   run(schedule_.abort_backward());
+  join_backward_streams();
   gradients_.bury();
+}
+
+/// What the caller of backward() enqueues next finds gradients reduced and buffers free.
+void Executor::join_backward_streams() {
+  backward_streams_.come_after();
+  backward_streams_.clear();
 }
 
 // --- other states ----------------------------------------------------------------------------

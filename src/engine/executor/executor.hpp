@@ -18,6 +18,7 @@
 #include "engine/executor/residency.hpp"
 #include "engine/unit/module_buffers.hpp"
 #include "engine/unit/module_layout.hpp"
+#include "engine/unit/stream_uses.hpp"
 #include "fsdp/base/error.hpp"
 #include "schedule/schedule.hpp"
 
@@ -78,6 +79,9 @@ class Executor {
   static schedule::Schedule make_schedule(const ModuleLayout& layout);
   void run(const std::vector<schedule::Action>& actions);
   void refresh(int unit);
+  void take_gathered(const std::vector<int>& bundles, std::span<const int> units,
+                     schedule::Pass pass, const Taker& taker);
+  void join_backward_streams();
   /// The bundles of these units that are gathered, ascending.
   std::vector<int> bundles_of(std::span<const int> units) const;
   void emit_reduced(trace::EventKind kind, const schedule::Action& action) const;
@@ -93,6 +97,7 @@ class Executor {
   ModuleBuffers& buffers_;
   schedule::Schedule schedule_;
   schedule::Pass pass_ = schedule::Pass::kForward;  ///< of the last touch
+  StreamUses backward_streams_;                     ///< of the backward under way
   bool is_forward_checked_ = false;
   std::int64_t past_misses_ = 0;  ///< of schedules before this one
 };

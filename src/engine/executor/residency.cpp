@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/executor/residency.hpp"
 
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "engine/unit/home.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -29,7 +28,8 @@ Residency::Residency(const ModuleLayout& layout, memory::Ledger& ledger, Counter
                  ? make_aliased_store(layout.units)
                  : make_slot_store(layout.units, layout.bundles, ledger,
                                    {.slots = layout.schedule.slots, .kept = layout.schedule.kept})),
-      of_units_(layout.units.size()) {
+      of_units_(layout.units.size()),
+      uses_(make_uses(layout)) {
   std::vector<at::Tensor> slices = store_->make_slices();
   shards_.reserve(layout.units.size());
   views_.reserve(layout.units.size());
@@ -75,9 +75,38 @@ void Residency::take(int index, const at::Tensor& whole) {
 
 // --- the schedule's actions ------------------------------------------------------------------
 
+Residency::Uses Residency::make_uses(const ModuleLayout& layout) {
+  const auto make = [&](std::size_t count) {
+    std::vector<StreamUses> uses;
+    for (std::size_t i = 0; i < count; ++i) {
+      uses.emplace_back(layout.device());
+    }
+    return uses;
+  };
+  return {
+      .gathered = make(layout.units.size()),
+      .written = make(layout.units.size()),
+      .slots = make(static_cast<std::size_t>(layout.schedule.slots) + layout.schedule.kept.size()),
+      .slot_of = std::vector<int>(layout.units.size(), -1)};
+}
+
+void Residency::use_on_stream(int unit) {
+  const auto index = static_cast<std::size_t>(unit);
+  uses_.written[index].come_after();
+  uses_.gathered[index].come_after();
+  if (uses_.slot_of[index] >= 0) {
+    uses_.slots[static_cast<std::size_t>(uses_.slot_of[index])].note();
+  }
+}
+
 void Residency::start_gather(int bundle, int slot) {
+  StreamUses& readers = uses_.slots[static_cast<std::size_t>(slot)];
+  readers.come_after();
+  readers.clear();
   for (int index : layout_.members(bundle)) {
     renew_slice(index, slot);
+    uses_.written[static_cast<std::size_t>(index)].come_after();
+    uses_.slot_of[static_cast<std::size_t>(index)] = slot;
     counters_.secondary_gathers += slice(index).has_secondary() ? 1 : 0;
     store_->start(index, slot, slice(index));
     count_gather(counters_, layout_.at(index), layout_.at(index).param_dtype);
@@ -91,9 +120,11 @@ void Residency::wait_gather(int bundle, int slot, bool keeps_secondary) {
     store_->wait(index);
     void* whole = store_->address(index, slot);
     views(index).install(whole);
-    if (keeps_secondary) {
-      slice(index).keep_secondary(whole);
+    if (keeps_secondary && slice(index).keep_secondary(whole)) {
+      uses_.written[static_cast<std::size_t>(index)].mark();
     }
+    uses_.gathered[static_cast<std::size_t>(index)].clear();
+    uses_.gathered[static_cast<std::size_t>(index)].mark();
     emit_gather(trace::EventKind::kGatherWaitEnd, index, slot);
   }
 }
@@ -101,6 +132,8 @@ void Residency::wait_gather(int bundle, int slot, bool keeps_secondary) {
 void Residency::free(int bundle, int slot) {
   for (int index : layout_.members(bundle)) {
     put_away(index);
+    uses_.slot_of[static_cast<std::size_t>(index)] = -1;
+    uses_.gathered[static_cast<std::size_t>(index)].clear();
     store_->release(index, slot, poisons_);
     events_.emit(trace::EventKind::kFree, index, slot);
   }
@@ -110,11 +143,15 @@ void Residency::renew_slice(int index, int slot) {
   const Unit& unit = layout_.at(index);
   at::Tensor place;
   if (unit.is_offloaded() && !unit.placement.is_resident()) {
-    const auto on_device = at::TensorOptions(unit.param_dtype).device(unit.device);
-    place = place_of_slice(unit, at::from_blob(store_->address(index, slot),
-                                               {unit.layout->padded_numel()}, on_device));
+    place = place_of_slice(
+        unit, comm::tensor_at(store_->address(index, slot), unit.layout->padded_numel(),
+                              unit.param_dtype, unit.device));
   }
   const Refreshed refreshed = slice(index).refresh(place);
+  if (refreshed.was_written()) {
+    uses_.written[static_cast<std::size_t>(index)].clear();
+    uses_.written[static_cast<std::size_t>(index)].mark();
+  }
   counters_.casts += refreshed.was_cast ? 1 : 0;
   if (refreshed.was_gathered) {
     ++counters_.refreshes;
@@ -301,6 +338,7 @@ void Residency::start_over() {
     show_again(unit);
     put_away(unit);
     slice(unit).expire();
+    uses_.slot_of[static_cast<std::size_t>(unit)] = -1;
   }
   note_fence();  // recover() was one
 }

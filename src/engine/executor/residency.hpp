@@ -34,6 +34,7 @@
 #include "engine/unit/flat_parts.hpp"
 #include "engine/unit/module_layout.hpp"
 #include "engine/unit/slice.hpp"
+#include "engine/unit/stream_uses.hpp"
 #include "engine/unit/weight_views.hpp"
 #include "fsdp/engine/report.hpp"
 #include "fsdp/memory/ledger.hpp"
@@ -71,6 +72,8 @@ class Residency {
   /// @blocks. With `keeps_secondary`, for the next gather to reach less far.
   void wait_gather(int bundle, int slot, bool keeps_secondary);
   void free(int bundle, int slot);
+  /// Operators on the current stream take the unit's weights. See NOTE [several streams].
+  void use_on_stream(int unit);
 
   // The module's tensors.
 
@@ -137,6 +140,14 @@ class Residency {
   const OfUnit& of(int unit) const { return of_units_[static_cast<std::size_t>(unit)]; }
   Slice& slice(int unit) { return slices_[static_cast<std::size_t>(unit)]; }
   WeightViews& views(int unit) { return views_[static_cast<std::size_t>(unit)]; }
+  /// By what the order of streams goes. See NOTE [several streams].
+  struct Uses {
+    std::vector<StreamUses> gathered;  ///< by unit: who waited for its gather
+    std::vector<StreamUses> written;   ///< by unit: who wrote its slice or its secondary shard
+    std::vector<StreamUses> slots;     ///< by slot: who read it
+    std::vector<int> slot_of;          ///< by unit, where it is gathered; -1: nowhere
+  };
+  static Uses make_uses(const ModuleLayout& layout);
   void renew_slice(int unit, int slot = -1);
   void bump_weights(int unit);
   void emit_gather(trace::EventKind kind, int unit, int slot);
@@ -152,6 +163,7 @@ class Residency {
   std::vector<FlatParts> shards_;   ///< by unit
   std::vector<WeightViews> views_;  ///< by unit
   std::vector<OfUnit> of_units_;
+  Uses uses_;
   bool is_read_since_fence_ = false;
 };
 

@@ -50,7 +50,11 @@ ModuleLayout Setup::layout() && {
   for (Unit& unit : units) {
     place(unit, mesh);
   }
-  agree_on_manifest(*link_.job, units, options_);
+  const c10::Device device = units.front().device;
+  const std::optional<std::string> refusal = link_.transport->refuses(device);
+  agree_on_manifest(*link_.job, units, options_, !refusal.has_value());
+  FSDP_CHECK(!refusal.has_value(), ErrorCode::kUnsupported, "[fully_shard] the module is on ",
+             device, ": ", *refusal);
   if (options_.initial_weights == InitialWeights::kCheckEqual) {
     check_equal_weights(*link_.job, units);
   }
@@ -127,11 +131,13 @@ bool Setup::is_aliased() const {
       options_.memory.store != Store::kAliased || !is_offloaded, ErrorCode::kUnsupported,
       "[fully_shard] MemoryOptions::offload with Store::kAliased: there a shard is a part of the "
       "gathered unit and cannot live in other memory. Use Store::kSlots");
-  const bool is_on_cpu =
-      std::ranges::all_of(partition_.units, [](const Unit& unit) { return unit.device.is_cpu(); });
+  const c10::Device device = partition_.units.front().device;
+  FSDP_CHECK(options_.memory.store != Store::kAliased || device.is_cpu(), ErrorCode::kUnsupported,
+             "[fully_shard] Store::kAliased and a module on ", device,
+             ": ranks share memory of the host only. Use Store::kSlots");
   return options_.memory.store == Store::kAliased ||
          (options_.memory.store == Store::kAuto && link_.transport->traits().shares_memory &&
-          is_on_cpu && !is_offloaded);
+          device.is_cpu() && !is_offloaded);
 }
 
 /// Slots and buffers.

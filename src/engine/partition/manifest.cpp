@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "comm/on_host.hpp"
 #include "engine/touch/deferred.hpp"
 #include "engine/unit/precision.hpp"
 #include "fsdp/base/error.hpp"
@@ -22,9 +23,13 @@ const char* to_string(std::optional<at::ScalarType> type) {
 }
 
 /// One line a fact, so that the first line that differs says what differs.
-std::string write_manifest(const std::vector<Unit>& units, const Options& options, int world_size) {
+std::string write_manifest(const std::vector<Unit>& units, const Options& options, int world_size,
+                           bool transport_takes_device) {
   std::ostringstream text;
   text << "world size " << world_size << "\n"
+       << "device is " << c10::DeviceTypeName(units.front().device.type(), /*lower_case=*/true)
+       << "\n"
+       << "transport " << (transport_takes_device ? "takes" : "refuses") << " that device\n"
        << "alignment of slices " << options.memory.align_bytes << " bytes\n"
        << "option memory.prefetch is " << options.memory.prefetch << "\n"
        << "option memory.extra_slots is " << options.memory.extra_slots << "\n"
@@ -75,8 +80,9 @@ struct Head {
 
 }  // namespace
 
-void agree_on_manifest(comm::Job& job, const std::vector<Unit>& units, const Options& options) {
-  const std::string own = write_manifest(units, options, job.size());
+void agree_on_manifest(comm::Job& job, const std::vector<Unit>& units, const Options& options,
+                       bool transport_takes_device) {
+  const std::string own = write_manifest(units, options, job.size(), transport_takes_device);
   // Sizes first: what every rank sends has the same size, whatever it says.
   const Head head{.hash = static_cast<std::int64_t>(std::hash<std::string>{}(own)),
                   .bytes = std::ssize(own)};
@@ -112,7 +118,7 @@ void check_equal_weights(comm::Job& job, const std::vector<Unit>& units) {
   std::vector<const Parameter*> parameters;
   for (const Unit& unit : units) {
     for (const Parameter& parameter : unit.parameters) {
-      const at::Tensor values = values_of(parameter.tensor).contiguous();
+      const at::Tensor values = comm::on_host(values_of(parameter.tensor));
       const std::string_view bytes(static_cast<const char*>(values.const_data_ptr()),
                                    values.nbytes());
       hashes.push_back(static_cast<std::int64_t>(std::hash<std::string_view>{}(bytes)));

@@ -14,7 +14,8 @@ namespace fsdp::engine {
 /// Compares units, names, shapes, strides, dtypes and options over all ranks.
 /// @collective all ranks
 /// @throws Error kMismatch, with the same text on all ranks, naming the first line that differs
-void agree_on_manifest(comm::Job& job, const std::vector<Unit>& units, const Options& options);
+void agree_on_manifest(comm::Job& job, const std::vector<Unit>& units, const Options& options,
+                       bool transport_takes_device);
 
 /// Compares the bits of all parameters over all ranks.
 /// @collective all ranks @throws Error kMismatch naming the first parameter that differs

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/partition/partition.hpp"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -170,6 +171,22 @@ std::map<std::string, OfOwner> by_owner(const ModuleTree& tree,
   return owners;
 }
 
+/// Where the units are gathered.
+c10::Device device_of(const ModuleTree& tree, const Options& options) {
+  const auto& [name, first] = tree.parameters.front();
+  if (!options.device.has_value()) {
+    return first.device();
+  }
+  c10::Device device = *options.device;
+  if (!device.is_cpu() && !device.has_index()) {
+    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  }
+  FSDP_CHECK(first.is_cpu() || first.device() == device, ErrorCode::kInvalidArgument,
+             "[fully_shard] Options::device is ", device, " and parameter \"", name, "\" is on ",
+             first.device(), ": a module comes from the CPU, or is there already");
+  return device;
+}
+
 /// Groups the parameters by owner and kind, in the module's order.
 Partition group(ModuleTree tree, const Options& options) {
   std::vector<at::Tensor> ignored = drop_ignored(tree, options.ignore);
@@ -189,11 +206,15 @@ Partition group(ModuleTree tree, const Options& options) {
     }
   }
   owners.emplace_back(kReplicatedName);
+  const c10::Device device = device_of(tree, options);
   Partition result;
   result.buffers = tree.buffers;
   result.ignored = std::move(ignored);
   for (const auto& [name, buffer] : tree.buffers) {
     materialize(buffer);  // whole on every rank
+    if (options.device.has_value() && buffer.device() != device) {
+      buffer.set_data(buffer.detach().to(device));
+    }
     result.low_buffers.push_back(options.precision.buffers.has_value() &&
                                  buffer.is_floating_point() && !is_in_any(name, full));
   }
@@ -213,7 +234,7 @@ Partition group(ModuleTree tree, const Options& options) {
       unit.reduce_dtype = kind.types.reduce;
       set_casts(unit, options);
       unit.parameters = std::move(of.parameters[kind]);
-      unit.device = unit.parameters.front().tensor.device();
+      unit.device = device;
       result.units.push_back(std::move(unit));
     }
     if (of.kinds.empty()) {

@@ -2,11 +2,11 @@
 #include "engine/sink/grad_home.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "engine/unit/home.hpp"
 #include "fsdp/base/error.hpp"
 
@@ -92,8 +92,8 @@ void GradHome::drop() noexcept {
 at::Tensor GradHome::view(const at::Tensor& bytes, int unit) const {
   const auto index = static_cast<std::size_t>(unit);
   const Unit& of = units_[index];
-  return at::from_blob(static_cast<char*>(bytes.data_ptr()) + places_.offset[index],
-                       {of.shard_numel()}, at::TensorOptions(of.dtype).device(bytes.device()));
+  return comm::tensor_at(static_cast<char*>(bytes.data_ptr()) + places_.offset[index],
+                         of.shard_numel(), of.dtype, bytes.device());
 }
 
 }  // namespace fsdp::engine

@@ -88,6 +88,7 @@ void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
       at(unit), parameter, is_deferred ? of(unit).deferred : buffer_view(unit, buffer_of_[bundle]));
   const at::Tensor source = grad.is_sparse() ? grad.to_dense() : grad;
   const bool adds = is_deferred ? which.is_deferred : which.fired > 0;
+  begin_collecting(at(unit).bundle, adds);
   if (is_deferred) {  // complete() looks at the sum
     adds ? place.add_(source) : place.copy_(source);
   } else if (put_has_non_finite(place, source, adds)) {
@@ -99,6 +100,18 @@ void GradSink::collect(int unit, int parameter, const at::Tensor& grad) {
   has_deferred_ = has_deferred_ || is_deferred;
 }
 
+/// The current stream writes a gradient of the bundle, or adds to one.
+void GradSink::begin_collecting(int bundle, bool adds) {
+  const int buffer = buffer_of_[static_cast<std::size_t>(bundle)];
+  if (buffer >= 0) {
+    buffer_uses_[static_cast<std::size_t>(buffer)].come_after();
+  }
+  if (adds) {
+    collected(bundle).come_after();
+  }
+  collected(bundle).note();
+}
+
 void GradSink::stand_in(int unit, int parameter) {
   const int bundle = at(unit).bundle;
   if (defers(bundle)) {
@@ -106,6 +119,7 @@ void GradSink::stand_in(int unit, int parameter) {
   }
   Arrival& which = of(unit).arrivals[static_cast<std::size_t>(parameter)];
   if (which.fired == 0) {
+    begin_collecting(bundle, false);
     place_of(at(unit), parameter, buffer_view(unit, buffer_of_[static_cast<std::size_t>(bundle)]))
         .zero_();
   }
@@ -233,6 +247,10 @@ void GradSink::advance_outer() {
 }
 
 void GradSink::start_reduce(int bundle, int buffer) {
+  collected(bundle).come_after();
+  collected(bundle).clear();
+  buffer_uses_[static_cast<std::size_t>(buffer)].come_after();
+  reduced_.come_after();
   if (!at(layout_.members(bundle).front()).placement.has_both_stages()) {
     begin_last_stage(bundle);
   }
@@ -251,7 +269,7 @@ void GradSink::start_reduce(int bundle, int buffer) {
 }
 
 void GradSink::wait_reduce(int bundle) {
-  buffer_of_[static_cast<std::size_t>(bundle)] = -1;
+  const int buffer = std::exchange(buffer_of_[static_cast<std::size_t>(bundle)], -1);
   advance_outer();
   const Placement& of_bundle = at(layout_.members(bundle).front()).placement;
   if (of_bundle.has_both_stages() && sync_ != GradientSync::kDeferReplicate) {
@@ -290,6 +308,9 @@ void GradSink::wait_reduce(int bundle) {
   if (of_bundle.shard == nullptr) {
     advance_outer();
   }
+  buffer_uses_[static_cast<std::size_t>(buffer)].clear();
+  buffer_uses_[static_cast<std::size_t>(buffer)].mark();
+  reduced_.mark();
   next_partial_ = 1 - next_partial_;
 }
 

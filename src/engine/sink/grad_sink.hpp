@@ -30,6 +30,7 @@
 #include "engine/unit/bundle.hpp"
 #include "engine/unit/flat_parts.hpp"
 #include "engine/unit/module_layout.hpp"
+#include "engine/unit/stream_uses.hpp"
 #include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/memory/ledger.hpp"
@@ -167,6 +168,9 @@ class GradSink {
   /// What `unit` collects in when its bundle has buffer `buffer`: [padded_numel].
   at::Tensor buffer_view(int unit, int buffer) const;
   at::Tensor partial_view(int unit) const;
+  /// Of a bundle that is collected whole, or in its reduce buffer.
+  StreamUses& collected(int bundle) { return collected_[static_cast<std::size_t>(bundle)]; }
+  void begin_collecting(int bundle, bool adds);
   bool make_room();
   void make_buffers();
   void make_deferred();
@@ -204,9 +208,13 @@ class GradSink {
   /// For the partials of two bundles: one reduces them over the replicas, the next makes its own.
   std::array<at::Tensor, 2> partial_buffers_;
   std::size_t next_partial_ = 0;
-  std::vector<int> buffer_of_;      ///< by bundle, -1 when it has none
-  std::vector<Outer> outer_;        ///< under way over the replicas
-  std::unique_ptr<GradHome> home_;  ///< null: reductions end in the gradient shards
+  std::vector<int> buffer_of_;  ///< by bundle, -1 when it has none
+  std::vector<Outer> outer_;    ///< under way over the replicas
+  // See NOTE [several streams].
+  std::vector<StreamUses> collected_;    ///< by bundle: who put its gradients where they are
+  std::vector<StreamUses> buffer_uses_;  ///< by buffer: who waited for its last reduction
+  StreamUses reduced_;                   ///< who waited for reductions
+  std::unique_ptr<GradHome> home_;       ///< null: reductions end in the gradient shards
   std::map<comm::Transport*, std::int64_t> staging_;  ///< what was reserved for, in bytes
   memory::Bytes entered_;
 };

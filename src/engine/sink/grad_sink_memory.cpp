@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What a gradient sink holds: gradient shards, reduce buffers, places for deferred gradients.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "engine/sink/grad_sink.hpp"
 #include "engine/unit/home.hpp"
 #include "fsdp/base/error.hpp"
@@ -23,7 +23,11 @@ GradSink::GradSink(const comm::Link& world, const ModuleLayout& layout,
       grads_(layout.units.size()),
       of_units_(layout.units.size()),
       presence_(*world.job, layout.units),
-      buffer_of_(static_cast<std::size_t>(layout.bundles.count()), -1) {
+      buffer_of_(static_cast<std::size_t>(layout.bundles.count()), -1),
+      reduced_(layout.device()) {
+  for (int bundle = 0; bundle < layout.bundles.count(); ++bundle) {
+    collected_.emplace_back(layout.device());
+  }
   for (int unit = 0; unit < layout.count(); ++unit) {
     for (std::size_t i = 0; i < layout.at(unit).parameters.size(); ++i) {
       const bool requires_grad = layout.at(unit).parameters[i].tensor.requires_grad();
@@ -114,9 +118,11 @@ void GradSink::make_buffers() {
   ledger_.remove(memory::Kind::kReduceBuffers,
                  std::exchange(entered_[memory::Kind::kReduceBuffers], 0));
   buffers_.clear();
+  buffer_uses_.clear();
   const c10::Device device = layout_.device();
   const std::vector<int>& own = layout_.schedule.own_buffers;
   const auto allocate = [&](std::int64_t bytes) {
+    buffer_uses_.emplace_back(device);
     // In memory that peers read in place, where there is such: reducing then copies nothing.
     buffers_.push_back(device.is_cpu()
                            ? world_.buffer(bytes)
@@ -207,8 +213,8 @@ at::Tensor view(const at::Tensor& bytes, std::int64_t offset, std::int64_t numel
                 at::ScalarType dtype) {
   FSDP_ASSERT(bytes.numel() >= offset + numel * Unit::itemsize_of(dtype), "a buffer of ",
               bytes.numel(), " bytes is too small for ", numel, " elements at byte ", offset);
-  return at::from_blob(static_cast<char*>(bytes.data_ptr()) + offset, {numel},
-                       at::TensorOptions(dtype).device(bytes.device()));
+  return comm::tensor_at(static_cast<char*>(bytes.data_ptr()) + offset, numel, dtype,
+                         bytes.device());
 }
 }  // namespace
 

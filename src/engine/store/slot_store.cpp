@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "engine/store/weight_store.hpp"
 #include "engine/unit/home.hpp"
 
@@ -30,11 +31,13 @@ class SlotStore : public WeightStore {
             StoreConfig config)
       : units_(units), ledger_(ledger), config_(std::move(config)), works_(units.size()) {
     make_slots(bundles);
+    reserve_gathers(bundles);
   }
 
   ~SlotStore() override {
     drop_works();
     ledger_.remove(memory::Kind::kGatherSlots, slot_bytes_);
+    ledger_.remove(memory::Kind::kStaging, staging_bytes_);
   }
 
   std::vector<at::Tensor> make_slices() override { return std::vector<at::Tensor>(units_.size()); }
@@ -138,13 +141,31 @@ class SlotStore : public WeightStore {
       std::vector<at::Tensor>& views = views_.emplace_back();
       for (at::Tensor& slot : slots_) {
         const bool fits = slot.numel() >= places.offset[i] + units_[i].gathered_bytes();
-        views.push_back(fits
-                            ? at::from_blob(static_cast<char*>(slot.data_ptr()) + places.offset[i],
-                                            {units_[i].layout->padded_numel()},
-                                            at::TensorOptions(units_[i].param_dtype).device(device))
-                            : at::Tensor());
+        views.push_back(
+            fits ? comm::tensor_at(static_cast<char*>(slot.data_ptr()) + places.offset[i],
+                                   units_[i].layout->padded_numel(), units_[i].param_dtype, device)
+                 : at::Tensor());
       }
     }
+  }
+
+  /// What the transports need beyond the slots, by group of ranks.
+  void reserve_gathers(const Bundles& bundles) {
+    std::map<comm::Transport*, std::int64_t> largest;
+    for (const Unit& unit : units_) {
+      for (comm::Transport* group : {unit.placement.shard, unit.placement.secondary}) {
+        largest[group] = std::max(largest[group], unit.gathered_bytes());
+      }
+    }
+    std::size_t most_members = 1;
+    for (int bundle = 0; bundle < bundles.count(); ++bundle) {
+      most_members = std::max(most_members, bundles.members(bundle).size());
+    }
+    const int in_flight = static_cast<int>(slots_.size() * most_members);
+    for (const auto& [group, bytes] : largest) {
+      staging_bytes_ += group == nullptr ? 0 : group->reserve_gathers(bytes, in_flight);
+    }
+    ledger_.add(memory::Kind::kStaging, staging_bytes_);
   }
 
   const std::vector<Unit>& units_;
@@ -154,7 +175,7 @@ class SlotStore : public WeightStore {
   std::vector<std::vector<at::Tensor>> views_;  ///< [unit][slot]
   std::vector<std::unique_ptr<comm::Work>> works_;
   std::deque<Upload> uploads_;  ///< whose gathers are not issued yet, in their order
-  std::int64_t slot_bytes_ = 0;
+  std::int64_t slot_bytes_ = 0, staging_bytes_ = 0;
 };
 
 }  // namespace

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/unit/home.hpp"
 
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "engine/unit/stream_copier.hpp"
 
 namespace fsdp::engine {
@@ -62,8 +62,7 @@ at::Tensor zeros_at_home(const Unit& unit, std::int64_t numel, at::ScalarType dt
 }
 
 at::Tensor plain(const at::Tensor& tensor) {
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(),
-                       at::TensorOptions(tensor.scalar_type()).device(tensor.device()));
+  return comm::tensor_at(tensor.data_ptr(), tensor.numel(), tensor.scalar_type(), tensor.device());
 }
 
 void transfer(const Unit& unit, const at::Tensor& dst, const at::Tensor& src) {

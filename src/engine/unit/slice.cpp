@@ -2,10 +2,10 @@
 #include "engine/unit/slice.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <utility>
 
+#include "comm/tensor_at.hpp"
 #include "engine/unit/home.hpp"
 
 namespace fsdp::engine {
@@ -81,7 +81,9 @@ Refreshed Slice::refresh(const at::Tensor& place) {
   } else if (unit_.placement.is_refreshed()) {
     gather_replicas(at_rest_);
   }
-  return {.was_cast = unit_.is_cast(), .was_gathered = unit_.placement.is_refreshed()};
+  return {.was_cast = unit_.is_cast(),
+          .was_gathered = unit_.placement.is_refreshed(),
+          .was_sent = unit_.is_offloaded()};
 }
 
 /// What a new shard asks for where collectives and operators work in another memory.
@@ -105,16 +107,18 @@ void Slice::gather_replicas(const at::Tensor& slice) const {
       ->wait();
 }
 
-void Slice::keep_secondary(void* whole) {
+bool Slice::keep_secondary(void* whole) {
   if (unit_.kept_bytes() == 0 || has_secondary_) {
-    return;
+    return false;
   }
   const SliceRun& kept = unit_.placement.kept;
   const std::int64_t offset =
       kept.first * unit_.layout->shard_numel() * Unit::itemsize_of(unit_.param_dtype);
   void* part = static_cast<char*>(whole) + offset;
-  secondary_.copy_(at::from_blob(part, {secondary_.numel()}, secondary_.options()));
+  secondary_.copy_(
+      comm::tensor_at(part, secondary_.numel(), secondary_.scalar_type(), secondary_.device()));
   has_secondary_ = true;
+  return true;
 }
 
 GatherSource Slice::gather_source() const {

@@ -16,6 +16,10 @@ namespace fsdp::engine {
 struct Refreshed {
   bool was_cast = false;
   bool was_gathered = false;
+  bool was_sent = false;  ///< to the device
+
+  /// Whether the current stream has written what others read.
+  bool was_written() const { return was_cast || was_gathered || was_sent; }
 };
 
 /// What the next gather of a unit sends, and with whom.
@@ -53,8 +57,8 @@ class Slice {
   /// A copy of its own that it gathers from next: see keep_secondary().
   bool has_secondary() const { return has_secondary_; }
   /// Keeps this rank's part of the whole unit at `whole` for the gather of backward; where the
-  /// placement wants that.
-  void keep_secondary(void* whole);
+  /// placement wants that. Returns whether it did.
+  bool keep_secondary(void* whole);
   void drop_secondary() { has_secondary_ = false; }
 
   GatherSource gather_source() const;
