@@ -47,7 +47,7 @@ class OptimizerState:
         return [
             (name, key, value)
             for name in sorted(self._shards)
-            for key, value in self._state(name).items()
+            for key, value in sorted(self._state(name).items())  # the same on all ranks
             if self._is_per_element(name, key, value)
         ]
 
@@ -78,7 +78,7 @@ class OptimizerState:
                 continue
             state = self._optimizer.state[shard]
             plain = torch.zeros_like(shard.detach().clone())
-            for key in stored[name]:
+            for key in sorted(stored[name]):  # a set's order differs from rank to rank
                 if key not in state and (key in _MOMENTS.get(self.kind(), (key,))):
                     state[key] = torch.zeros_like(plain)
             if "exp_avg" in state and "step" not in state:

@@ -19,12 +19,16 @@ _current: World | None = None
 _meetings = 0
 
 
-def init(transport: str = "auto", *, setup_timeout: float = 0.0, timeout: float = 0.0) -> World:
+def init(
+    transport: str = "auto", *, device: str = "", setup_timeout: float = 0.0, timeout: float = 0.0
+) -> World:
     """Joins the job that the environment describes: torchrun's, `fsdp run`'s, Open MPI's, MPICH's or Slurm's
     variables, or none: then one process is the whole world. Where torch.distributed is initialised already, the job
     is that of its default group, and both go on side by side.
 
     `transport`: "auto" is shared memory on one host and gloo between hosts; else "shm", "gloo" or "shm+gloo".
+    `device`: where this rank computes, "cpu", "auto" or "cuda:1"; empty takes FSDP_DEVICE, else the CPU.
+    Accelerators have not been tried from Python.
     `setup_timeout`, `timeout`: seconds that the ranks may take to meet, and that any later wait may last; 0 takes
     FSDP_SETUP_TIMEOUT and FSDP_TIMEOUT, else 5 minutes.
 
@@ -37,7 +41,7 @@ def init(transport: str = "auto", *, setup_timeout: float = 0.0, timeout: float 
     global _current
     _notice_interrupts()
     with _meeting_of_torch():
-        world = _C.init(transport, setup_timeout, timeout)
+        world = _C.init(transport, device, setup_timeout, timeout)
     _tell_peers_of_exceptions(world)
     _current = world
     return world

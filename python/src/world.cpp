@@ -38,6 +38,7 @@ void bind_world(py::module_& module) {
       .def_property_readonly("size", &World::size)
       .def_property_readonly("local_rank", &World::local_rank)
       .def_property_readonly("local_size", &World::local_size)
+      .def_property_readonly("device", [](const World& world) { return world.device().str(); })
       .def_property_readonly("transport",
                              [](const World& world) { return world.transport().traits().name; })
       .def("barrier", &World::barrier, Unlocked())
@@ -45,12 +46,14 @@ void bind_world(py::module_& module) {
       .def("publish_failure", &World::publish_failure, py::arg("text"), Unlocked());
   module.def(
       "init",
-      [](std::string transport, double setup_timeout, double timeout) {
+      [](std::string transport, std::string device, double setup_timeout, double timeout) {
         return init({.transport = std::move(transport),
+                     .device = std::move(device),
                      .setup_timeout = milliseconds(setup_timeout),
                      .timeout = milliseconds(timeout)});
       },
-      py::arg("transport"), py::arg("setup_timeout"), py::arg("timeout"), Unlocked());
+      py::arg("transport"), py::arg("device"), py::arg("setup_timeout"), py::arg("timeout"),
+      Unlocked());
   module.def("transport_words", &comm::transport_words);
   module.def("broadcast", &broadcast, py::arg("world"), py::arg("tensors"), Unlocked());
   module.def(
