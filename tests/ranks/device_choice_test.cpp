@@ -54,6 +54,8 @@ TEST(DeviceChoice, WhatIsNotThereOrNoDeviceIsSaid) {
               AllOf(HasSubstr("[unsupported] device cuda:"),
                     testing::AnyOf(HasSubstr("is built without cuda"),
                                    HasSubstr("no device of kind cuda was found"))));
+  EXPECT_THAT(test::error_of([] { comm::check_device("cuda:1"); }), HasSubstr("[unsupported]"));
+  EXPECT_NO_THROW(comm::check_device("auto"));
   for (const char* word : {"gpu", "cuda:x", "meta", "", "cpu:1:2"}) {
     EXPECT_THAT(test::error_of([&] { comm::check_device_word(word); }),
                 HasSubstr("must be auto, cpu, cuda, cuda:N"))

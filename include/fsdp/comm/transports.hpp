@@ -33,8 +33,11 @@ std::string transport_words_text();
 /// that this build is without, with the reason
 void check_transport_word(const std::string& word);
 
-/// @throws Error kInvalidArgument for a word that InitOptions::device does not take. Whether the
-/// device is there, init() says.
+/// @throws Error kInvalidArgument for a word that InitOptions::device does not take
 void check_device_word(const std::string& word);
+
+/// The same, and that this LibTorch finds such a device on this machine; starts none.
+/// @throws Error kUnsupported when it does not, saying what is missing
+void check_device(const std::string& word);
 
 }  // namespace fsdp::comm

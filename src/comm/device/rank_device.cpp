@@ -110,4 +110,9 @@ void check_device_word(const std::string& word) {
              "', must be auto, cpu, cuda, cuda:N, or another device that LibTorch knows");
 }
 
+void check_device(const std::string& word) {
+  // Which of several, each rank finds out for itself.
+  detail::choose_device(word, {}, /*may_share=*/true);
+}
+
 }  // namespace fsdp::comm

@@ -200,6 +200,8 @@ class NcclTransport final : public DeviceTransport {
       enqueue();
     } catch (...) {
       flight->state = Flight::State::kGivenUp;
+      // It may be on the device none the less, with tensors that the caller gives up now.
+      lane_->streams.current().wait(lane_->streams.record(lane_->stream));
       throw;
     }
     flight->done.record(lane_->stream);
