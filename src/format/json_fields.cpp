@@ -47,6 +47,10 @@ std::int64_t Fields::integer(const std::string& name, std::int64_t otherwise) {
   return value->get<std::int64_t>();
 }
 
+std::int64_t Fields::integer_or_none(const std::string& name, std::int64_t absent) {
+  return object_.contains(name) ? integer(name, 0) : integer(name, absent);
+}
+
 std::int64_t Fields::required(const std::string& name) {
   if (find(name) == nullptr) {
     problem(prefix_ + name + " is missing");

@@ -37,6 +37,8 @@ class Fields {
   std::optional<std::int64_t> token(const std::string& name);
   /// One token, or a list of them.
   std::vector<std::int64_t> tokens(const std::string& name);
+  /// Of a field whose default is not "none": `absent` where it is not there, 0 where it is null.
+  std::int64_t integer_or_none(const std::string& name, std::int64_t absent);
   /// The same as integer(), for a field that must be there.
   std::int64_t required(const std::string& name);
 

@@ -6,13 +6,13 @@
 
 #include "models/gpt/gpt_family.hpp"
 #include "models/llama/llama_family.hpp"
+#include "models/llama/relatives.hpp"
 
 namespace fsdp::models::detail {
 namespace {
 
 constexpr std::array<const Architecture*, std::variant_size_v<ModelConfig>> kTable = {
-    &kGptFamily,
-    &kLlamaFamily,
+    &kGptFamily, &kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family,
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 /// are in their rows.
 #include <nlohmann/json.hpp>
 
+#include "base/text.hpp"
 #include "format/checked_json.hpp"
 #include "format/json_fields.hpp"
 #include "fsdp/base/error.hpp"
@@ -49,6 +50,38 @@ void ignore_bookkeeping(Fields& fields) {
                  "_attn_implementation_autoset",
                  "unsloth_version",
                  "unsloth_fixed"});
+  // Defaults of drawing text, which versions before 4.40 wrote beside the model's fields.
+  fields.ignore({"max_length",
+                 "min_length",
+                 "do_sample",
+                 "early_stopping",
+                 "num_beams",
+                 "num_beam_groups",
+                 "diversity_penalty",
+                 "temperature",
+                 "top_k",
+                 "top_p",
+                 "typical_p",
+                 "repetition_penalty",
+                 "length_penalty",
+                 "no_repeat_ngram_size",
+                 "encoder_no_repeat_ngram_size",
+                 "bad_words_ids",
+                 "num_return_sequences",
+                 "output_scores",
+                 "return_dict_in_generate",
+                 "forced_bos_token_id",
+                 "forced_eos_token_id",
+                 "remove_invalid_values",
+                 "exponential_decay_length_penalty",
+                 "suppress_tokens",
+                 "begin_suppress_tokens",
+                 "prefix",
+                 "sep_token_id",
+                 "tokenizer_class",
+                 "torchscript",
+                 "tf_legacy_loss",
+                 "use_bfloat16"});
 }
 
 /// Fields of any architecture that would change the model's function.
@@ -59,11 +92,13 @@ void refuse_variants(Fields& fields, const char* architecture) {
     fields.problem("architectures is " + named->dump() + ", only " + expected.dump() +
                    " is supported");
   }
-  fields.must_be_empty({"quantization_config", "per_layer_config", "sliding_window", "layer_types",
-                        "adapters", "pruned_heads", "auto_map"});
+  fields.must_be_empty(
+      {"quantization_config", "per_layer_config", "adapters", "pruned_heads", "auto_map"});
   fields.must_be("is_encoder_decoder", false);
   fields.must_be("add_cross_attention", false);
   fields.must_be("is_decoder", true);
+  fields.must_be_empty(
+      {"cross_attention_hidden_size", "decoder_start_token_id", "tie_encoder_decoder"});
 }
 
 SpecialTokens read_special(Fields& fields) {
@@ -78,9 +113,10 @@ const Architecture& architecture_named(const std::string& path, const std::strin
     if (each->model_type == type) {
       return *each;
     }
-    known += (known.empty() ? "" : " and ") + std::string(each->model_type);
+    base::append_to_list(known, each->model_type);
   }
-  fail(ErrorCode::kUnsupported, "'", path, "': model_type is '", type, "'; supported are ", known);
+  fail(ErrorCode::kUnsupported, "'", path, "': model_type is '", type, "'; supported are ", known,
+       ". Modules of other families are sharded by the library (fully_shard), not by this program");
 }
 
 void write_special(const SpecialTokens& special, ordered_json& json) {

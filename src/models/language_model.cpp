@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "fsdp/base/error.hpp"
 #include "models/architecture.hpp"
@@ -56,7 +57,7 @@ void LanguageModel::check_tokens(const at::Tensor& tokens, std::int64_t seen) co
 
 at::Tensor LanguageModel::forward(const at::Tensor& tokens) {
   check_tokens(tokens, 0);
-  return head(features(tokens, nullptr));
+  return head(features(tokens, {}));
 }
 
 at::Tensor LanguageModel::forward(const at::Tensor& tokens, const at::Tensor& targets) {
@@ -68,9 +69,49 @@ at::Tensor LanguageModel::forward(const at::Tensor& tokens, const at::Tensor& ta
                                               targets.reshape({-1}));
 }
 
+at::Tensor LanguageModel::forward(const PackedBatch& batch) {
+  check_tokens(batch.tokens, 0);
+  const std::int64_t rows = batch.tokens.size(0), time = batch.tokens.size(1);
+  FSDP_CHECK(batch.documents != nullptr && std::ssize(*batch.documents) == rows,
+             ErrorCode::kInvalidArgument, "language model: ", rows, " rows have documents of ",
+             batch.documents == nullptr ? 0 : batch.documents->size(), " rows");
+  for (const std::vector<std::int64_t>& row : *batch.documents) {
+    const std::int64_t sum = std::reduce(row.begin(), row.end());
+    FSDP_CHECK(sum == time && std::ranges::all_of(row, [](auto length) { return length > 0; }),
+               ErrorCode::kInvalidArgument, "language model: the documents of a row have ", sum,
+               " tokens together, the row has ", time);
+  }
+  at::Tensor logits = head(features(batch.tokens, {.documents = batch.documents}));
+  if (at::isReducedFloatingType(logits.scalar_type())) {
+    logits = logits.to(at::kFloat);
+  }
+  return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}),
+                                              batch.targets.reshape({-1}),
+                                              torch::nn::functional::CrossEntropyFuncOptions()
+                                                  .reduction(torch::kSum)
+                                                  .ignore_index(PackedBatch::kNoTarget));
+}
+
+at::Tensor LanguageModel::positions(const at::Tensor& tokens, const Surroundings& around) {
+  const std::int64_t time = tokens.size(1);
+  if (around.documents == nullptr) {
+    const std::int64_t begin = around.cache == nullptr ? 0 : around.cache->length();
+    return torch::arange(begin, begin + time, tokens.options());
+  }
+  const at::Tensor all = torch::empty({tokens.size(0), time}, torch::kInt64);
+  auto* next = all.data_ptr<std::int64_t>();
+  for (const std::vector<std::int64_t>& row : *around.documents) {
+    for (const std::int64_t length : row) {
+      std::iota(next, next + length, 0);
+      next += length;
+    }
+  }
+  return all.to(tokens.device());
+}
+
 at::Tensor LanguageModel::forward(const at::Tensor& tokens, KeyValueCache& cache) {
   check_tokens(tokens, cache.length());
-  const at::Tensor last = features(tokens, &cache).narrow(1, tokens.size(1) - 1, 1);
+  const at::Tensor last = features(tokens, {.cache = &cache}).narrow(1, tokens.size(1) - 1, 1);
   cache.advance(tokens.size(1));
   return head(last).squeeze(1);
 }

@@ -31,7 +31,8 @@ constexpr double kTolerance = 1e-4;
 constexpr const char* kMakeModels = R"(
 import sys, torch, transformers
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 transformers.logging.set_verbosity_error()
 out = sys.argv[1]
 llama = dict(vocab_size=160, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
@@ -47,6 +48,15 @@ models = {
     "llama-tied": (LlamaForCausalLM, LlamaConfig(**llama, num_key_value_heads=3, rope_parameters=linear,
         tie_word_embeddings=True, attention_bias=True, mlp_bias=True), dict(max_shard_size="100KB")),
     "llama-bf16": (LlamaForCausalLM, LlamaConfig(**llama, num_key_value_heads=6, head_dim=16), {}),
+    "mistral": (MistralForCausalLM, MistralConfig(**llama, num_key_value_heads=2, sliding_window=7), {}),
+    "mistral-whole": (MistralForCausalLM, MistralConfig(**llama, num_key_value_heads=2,
+        sliding_window=None), {}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config(**llama, num_key_value_heads=2, tie_word_embeddings=True), {}),
+    "qwen2-window": (Qwen2ForCausalLM, Qwen2Config(**llama, num_key_value_heads=3,
+        use_sliding_window=True, sliding_window=5, max_window_layers=1), {}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**llama, num_key_value_heads=2, head_dim=16), {}),
+    "qwen3-bias": (Qwen3ForCausalLM, Qwen3Config(**llama, num_key_value_heads=3, head_dim=8,
+        attention_bias=True, use_sliding_window=True, sliding_window=6, max_window_layers=2), {}),
     "gpt2": (GPT2LMHeadModel, GPT2Config(**gpt), {}),
     "gpt2-untied": (GPT2LMHeadModel, GPT2Config(**gpt, tie_word_embeddings=False, n_inner=100), {}),
 }
@@ -72,7 +82,9 @@ for seed, (name, (kind, config, options)) in enumerate(models.items()):
               f"{out}/{name}.expected.safetensors")
 )";
 
-constexpr const char* kNames[] = {"llama", "llama-tied", "llama-bf16", "gpt2", "gpt2-untied"};
+constexpr const char* kNames[] = {"llama",         "llama-tied", "llama-bf16",   "mistral",
+                                  "mistral-whole", "qwen2",      "qwen2-window", "qwen3",
+                                  "qwen3-bias",    "gpt2",       "gpt2-untied"};
 
 at::Tensor read(const archive::WeightSource& source, const std::string& name) {
   const archive::Tensor& tensor = *source.find(name);
@@ -193,9 +205,9 @@ TEST_F(TransformersModelsTest, DrawTheSameGreedyTextHere) {
     SCOPED_TRACE(name);
     const archive::WeightSource expected(at(name + ".expected.safetensors"));
     const std::string prompt = joined(as_text(read(expected, "tokens")[0].narrow(0, 0, 9)));
-    const CommandResult drawn =
-        run_fsdp({"generate", at(name), "--prompt-tokens", prompt, "--tokens", "40",
-                  "--temperature", "0", "--ranks", name == "llama" ? "2" : "1"});
+    const CommandResult drawn = run_fsdp({"generate", at(name), "--prompt-tokens", prompt,
+                                          "--tokens", "40", "--temperature", "0", "--ranks",
+                                          name == "llama" || name == "mistral" ? "2" : "1"});
     EXPECT_EQ(drawn.code, 0) << drawn.err;
     EXPECT_EQ(numbers_in(drawn.out), as_text(read(expected, "text")));
   }
@@ -226,11 +238,25 @@ TEST_F(RealModelsTest, WhatIsSavedHereHasTheSameLogitsInTransformers) {
                               .context = 48,
                               .tied = false,
                               .inner = 64};
+  models::MistralConfig mistral{llama};
+  mistral.attention_bias = false;
+  mistral.window = 9;
+  models::Qwen2Config qwen2{tied};
+  qwen2.attention_bias = false;
+  qwen2.input_bias = true;
+  qwen2.head_width = 0;
+  models::Qwen2Config windowed = qwen2;
+  windowed.window = 8;
+  windowed.first_windowed = 1;
+  models::Qwen3Config qwen3{llama};
+  qwen3.head_norms = true;
   std::vector<std::string> paths;
   torch::manual_seed(1);
   const at::Tensor tokens = torch::randint(130, {2, 33}, torch::kInt64);
   for (const models::ModelConfig& config :
-       {models::ModelConfig(llama), models::ModelConfig(tied), models::ModelConfig(gpt)}) {
+       {models::ModelConfig(llama), models::ModelConfig(tied), models::ModelConfig(gpt),
+        models::ModelConfig(mistral), models::ModelConfig(qwen2), models::ModelConfig(windowed),
+        models::ModelConfig(qwen3)}) {
     paths.push_back(at("m" + std::to_string(paths.size())));
     fs::create_directories(paths.back());
     std::ofstream(paths.back() + "/config.json") << models::config_json(config, "float32");

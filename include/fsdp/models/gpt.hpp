@@ -77,7 +77,7 @@ class GPTImpl : public LanguageModel {
   ModelConfig model_config() const override { return config_; }
 
  protected:
-  at::Tensor features(const at::Tensor& tokens, KeyValueCache* cache) override;
+  at::Tensor features(const at::Tensor& tokens, const Surroundings& around) override;
   at::Tensor head(const at::Tensor& features) override;
 
  private:

@@ -47,6 +47,26 @@ class KeyValueCache {
   std::vector<Seen> blocks_;
 };
 
+/// Lengths of the documents that lie behind one another in each row of a batch; of a row they add
+/// up to its time.
+using Documents = std::vector<std::vector<std::int64_t>>;
+
+/// Rows of several documents each, which do not see one another.
+struct PackedBatch {
+  /// A target that nothing is learnt from.
+  static constexpr std::int64_t kNoTarget = -100;
+
+  at::Tensor tokens;   ///< int64 [batch, time]
+  at::Tensor targets;  ///< the same, with kNoTarget where nothing is learnt
+  std::shared_ptr<const Documents> documents;
+};
+
+/// What a forward looks at beside its tokens: at most one of both.
+struct Surroundings {
+  KeyValueCache* cache = nullptr;
+  std::shared_ptr<const Documents> documents{};
+};
+
 /// A block of a language model: the usual unit of sharding, as `units_of<models::DecoderBlock>()`.
 class DecoderBlock : public torch::nn::Module {};
 
@@ -70,6 +90,10 @@ class LanguageModel : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens);
   /// Mean cross-entropy in nats of `targets` [batch, time], a scalar.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& targets);
+  /// The same for documents that are packed into rows, as if each had a row of its own: the sum of
+  /// the cross-entropy in nats over all targets that count.
+  /// @throws Error kInvalidArgument for documents that do not add up to the rows
+  at::Tensor forward(const PackedBatch& batch);
   /// Logits [batch, vocab] of the token that follows `tokens`, which themselves follow what the
   /// cache has seen, and are in it afterwards. For inference: evaluation mode and no gradients.
   /// @throws Error kInvalidArgument when the cache's length and the time exceed its capacity or the
@@ -84,9 +108,12 @@ class LanguageModel : public torch::nn::Module {
 
  protected:
   /// The final norm's output [batch, time, width].
-  virtual at::Tensor features(const at::Tensor& tokens, KeyValueCache* cache) = 0;
+  virtual at::Tensor features(const at::Tensor& tokens, const Surroundings& around) = 0;
   /// Logits of features.
   virtual at::Tensor head(const at::Tensor& features) = 0;
+  /// Positions of tokens [batch, time] in their documents: int64 [time], or [batch, time] of
+  /// several documents.
+  static at::Tensor positions(const at::Tensor& tokens, const Surroundings& around);
   /// Null when blocks run by themselves.
   const BlockRunner& block_runner() const { return run_block_; }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Llama as ordinary LibTorch modules: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+/// Llama as ordinary LibTorch modules: RMSNorm, rotary positions, grouped-query attention, SwiGLU;
+/// and Mistral, Qwen2 and Qwen3, which differ in biases, norms of heads and windows.
 /// Knows nothing of sharding. Parameters have the names and shapes of Hugging Face's Llama, so
 /// published files open here and saved ones there. Touvron et al., "LLaMA: Open and Efficient
 /// Foundation Language Models" (2023).
@@ -22,7 +23,8 @@ namespace detail {
 struct BlockCache;
 }
 
-/// Cosines and sines of the angles by which heads are rotated, [time, head width] each.
+/// Cosines and sines of the angles by which heads are rotated, [time, head width] each, or
+/// [batch, 1, time, head width].
 struct Rotation {
   at::Tensor cos, sin;
 };
@@ -50,6 +52,7 @@ class LlamaAttentionImpl : public torch::nn::Module {
 
  private:
   Dense q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  RMSNorm q_norm{nullptr}, k_norm{nullptr};  ///< Qwen3's
   std::int64_t heads_, kv_heads_, head_width_;
   double dropout_;
 };
@@ -85,33 +88,39 @@ TORCH_MODULE(LlamaBlock);
 class LlamaBodyImpl : public torch::nn::Module {
  public:
   explicit LlamaBodyImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& tokens, KeyValueCache* cache, const BlockRunner& run = {});
+  /// `positions` as LanguageModel::positions() has them.
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions,
+                     const Surroundings& around, const BlockRunner& run = {});
 
   torch::nn::Embedding embed_tokens{nullptr};
 
  private:
-  Rotation rotation(std::int64_t begin, std::int64_t count, const at::Tensor& like) const;
+  Rotation rotation(const at::Tensor& positions, const at::Tensor& like) const;
 
   torch::nn::ModuleList layers{nullptr};
   RMSNorm norm{nullptr};
   std::vector<float> frequencies_;
+  std::vector<std::int64_t> windows_;  ///< of each block; 0 for none
 };
 TORCH_MODULE(LlamaBody);
 
-/// The whole model.
+/// The whole model, of Llama or a relative.
 class LlamaImpl : public LanguageModel {
  public:
   /// @throws Error kInvalidArgument, see validate()
-  explicit LlamaImpl(const LlamaConfig& config);
+  explicit LlamaImpl(const LlamaConfig& config) : LlamaImpl(ModelConfig(config)) {}
+  /// The same for MistralConfig, Qwen2Config and Qwen3Config.
+  explicit LlamaImpl(const ModelConfig& family);
 
   const LlamaConfig& config() const { return config_; }
-  ModelConfig model_config() const override { return config_; }
+  ModelConfig model_config() const override { return family_; }
 
  protected:
-  at::Tensor features(const at::Tensor& tokens, KeyValueCache* cache) override;
+  at::Tensor features(const at::Tensor& tokens, const Surroundings& around) override;
   at::Tensor head(const at::Tensor& features) override;
 
  private:
+  ModelConfig family_;
   LlamaConfig config_;
   LlamaBody model{nullptr};
   Dense lm_head{nullptr};

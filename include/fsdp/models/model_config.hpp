@@ -13,9 +13,8 @@
 
 namespace fsdp::models {
 
-/// The configuration of any architecture.
 /// The shape of a model of one of the families; src/models/architecture.hpp has a row for each.
-using ModelConfig = std::variant<GPTConfig, LlamaConfig>;
+using ModelConfig = std::variant<GPTConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config>;
 
 /// What all architectures have.
 struct ModelSizes {
@@ -29,7 +28,7 @@ struct ModelSizes {
 };
 ModelSizes sizes(const ModelConfig& config);
 
-/// "gpt2" or "llama": Hugging Face's model_type.
+/// "gpt2", "llama", "mistral", "qwen2" or "qwen3": Hugging Face's model_type.
 const char* model_type(const ModelConfig& config);
 const SpecialTokens& special_tokens(const ModelConfig& config);
 
@@ -37,7 +36,8 @@ const SpecialTokens& special_tokens(const ModelConfig& config);
 void validate(const ModelConfig& config);
 std::int64_t parameter_count(const ModelConfig& config);
 
-/// GPT's presets, and "llama" (small, for bytes), "llama-tiny" (for tests), "smollm2-135m".
+/// GPT's presets; "llama" (small, for bytes), "llama-tiny" (for tests), "smollm2-135m"; for tests,
+/// "mistral-tiny", "qwen2-tiny", "qwen3-tiny"; and "qwen2.5-0.5b", "qwen3-0.6b".
 /// @throws Error kInvalidArgument for another name, listing these
 ModelConfig model_preset(const std::string& name);
 std::vector<std::string> model_preset_names();

@@ -89,19 +89,18 @@ GPTImpl::GPTImpl(const GPTConfig& config) : config_(config) {
   }
 }
 
-at::Tensor GPTImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
-  const std::int64_t begin = cache == nullptr ? 0 : cache->length();
-  const auto positions = torch::arange(begin, begin + tokens.size(1), tokens.options());
-  auto x = wte->forward(tokens) + wpe->forward(positions);
+at::Tensor GPTImpl::features(const at::Tensor& tokens, const Surroundings& around) {
+  auto x = wte->forward(tokens) + wpe->forward(positions(tokens, around));
   if (config_.dropout > 0) {
     x = torch::dropout(x, config_.dropout, is_training());
   }
   const BlockRunner& run = block_runner();
   for (std::size_t i = 0; i < h->size(); ++i) {
-    const auto block = [this, cache, i](const at::Tensor& in) {
-      return h->at<BlockImpl>(i).forward(in, {.of_model = cache, .block = i});
+    const auto block = [this, around, i](const at::Tensor& in) {
+      return h->at<BlockImpl>(i).forward(
+          in, {.of_model = around.cache, .block = i, .documents = around.documents});
     };
-    x = run && cache == nullptr ? run(block, x) : block(x);
+    x = run && around.cache == nullptr ? run(block, x) : block(x);
   }
   return ln_f->forward(x);
 }

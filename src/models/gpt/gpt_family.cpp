@@ -42,6 +42,7 @@ ModelConfig read(Fields& fields) {
                    "\", only \"gelu_new\" (or \"gelu_pytorch_tanh\", the same) is supported");
   }
   fields.must_be("n_ctx", config.context);
+  fields.must_be_empty({"sliding_window", "layer_types"});
   fields.must_be("scale_attn_weights", true);
   fields.must_be("scale_attn_by_inverse_layer_idx", false);
   // It changes the order of roundings only, and only in 16 bits.

@@ -42,11 +42,16 @@ LlamaAttentionImpl::LlamaAttentionImpl(const LlamaConfig& config)
       head_width_(config.effective_head_width()),
       dropout_(config.dropout) {
   const std::int64_t queries = heads_ * head_width_, keys = kv_heads_ * head_width_;
-  const bool bias = config.attention_bias;
+  const bool output_bias = config.attention_bias;
+  const bool bias = output_bias || config.input_bias;
   q_proj = register_module("q_proj", dense(config.width, queries, bias));
   k_proj = register_module("k_proj", dense(config.width, keys, bias));
   v_proj = register_module("v_proj", dense(config.width, keys, bias));
-  o_proj = register_module("o_proj", dense(queries, config.width, bias));
+  o_proj = register_module("o_proj", dense(queries, config.width, output_bias));
+  if (config.head_norms) {
+    q_norm = register_module("q_norm", RMSNorm(head_width_, config.norm_eps));
+    k_norm = register_module("k_norm", RMSNorm(head_width_, config.norm_eps));
+  }
 }
 
 at::Tensor LlamaAttentionImpl::forward(const at::Tensor& x, const Rotation& rotation,
@@ -55,8 +60,12 @@ at::Tensor LlamaAttentionImpl::forward(const at::Tensor& x, const Rotation& rota
   const auto heads = [&](const at::Tensor& y, std::int64_t count) {
     return y.view({batch, time, count, head_width_}).transpose(1, 2);
   };
-  const at::Tensor queries = rotate(heads(q_proj->forward(x), heads_), rotation);
-  const at::Tensor keys = rotate(heads(k_proj->forward(x), kv_heads_), rotation);
+  const auto turned = [&](const at::Tensor& y, std::int64_t count, RMSNorm& norm) {
+    const at::Tensor own = heads(y, count);
+    return rotate(norm.is_empty() ? own : norm->forward(own), rotation);
+  };
+  const at::Tensor queries = turned(q_proj->forward(x), heads_, q_norm);
+  const at::Tensor keys = turned(k_proj->forward(x), kv_heads_, k_norm);
   const at::Tensor values = heads(v_proj->forward(x), kv_heads_);
   return o_proj->forward(
       detail::attend(queries, keys, values, is_training() ? dropout_ : 0.0, cache));
@@ -97,46 +106,52 @@ LlamaBodyImpl::LlamaBodyImpl(const LlamaConfig& config) : frequencies_(rope_freq
   layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < config.layers; ++i) {
     layers->push_back(LlamaBlock(config));
+    windows_.push_back(config.window_of(i));
   }
   norm = register_module("norm", RMSNorm(config.width, config.norm_eps));
 }
 
 /// Angles are products in float, as in the programs that the weights were trained with: at position
 /// 8,000 the rounding is half a thousandth of a radian.
-Rotation LlamaBodyImpl::rotation(std::int64_t begin, std::int64_t count,
-                                 const at::Tensor& like) const {
+Rotation LlamaBodyImpl::rotation(const at::Tensor& positions, const at::Tensor& like) const {
   const auto options = like.options().dtype(torch::kFloat);
-  const at::Tensor positions = torch::arange(begin, begin + count, options);
   const at::Tensor frequencies = torch::tensor(frequencies_, options);
-  const at::Tensor half = positions.unsqueeze(1) * frequencies.unsqueeze(0);
-  const at::Tensor angles = torch::cat({half, half}, -1);
+  const at::Tensor half = positions.to(torch::kFloat).unsqueeze(-1) * frequencies;
+  at::Tensor angles = torch::cat({half, half}, -1);
+  if (positions.dim() == 2) {
+    angles = angles.unsqueeze(1);  // all heads alike
+  }
   return {.cos = angles.cos().to(like.scalar_type()), .sin = angles.sin().to(like.scalar_type())};
 }
 
-at::Tensor LlamaBodyImpl::forward(const at::Tensor& tokens, KeyValueCache* cache,
-                                  const BlockRunner& run) {
+at::Tensor LlamaBodyImpl::forward(const at::Tensor& tokens, const at::Tensor& positions,
+                                  const Surroundings& around, const BlockRunner& run) {
   at::Tensor x = embed_tokens->forward(tokens);
-  const Rotation turn =
-      rotation(cache == nullptr ? 0 : cache->length(), tokens.size(1), x.detach());
+  const Rotation turn = rotation(positions, x.detach());
   for (std::size_t i = 0; i < layers->size(); ++i) {
-    const auto block = [this, turn, cache, i](const at::Tensor& in) {
-      return layers->at<LlamaBlockImpl>(i).forward(in, turn, {.of_model = cache, .block = i});
+    const auto block = [this, turn, around, i](const at::Tensor& in) {
+      return layers->at<LlamaBlockImpl>(i).forward(in, turn,
+                                                   {.of_model = around.cache,
+                                                    .block = i,
+                                                    .window = windows_[i],
+                                                    .documents = around.documents});
     };
-    x = run && cache == nullptr ? run(block, x) : block(x);
+    x = run && around.cache == nullptr ? run(block, x) : block(x);
   }
   return norm->forward(x);
 }
 
-LlamaImpl::LlamaImpl(const LlamaConfig& config) : config_(config) {
-  validate(config);
-  model = register_module("model", LlamaBody(config));
-  if (!config.tied) {
-    lm_head = register_module("lm_head", dense(config.width, config.vocab, false));
+LlamaImpl::LlamaImpl(const ModelConfig& family)
+    : family_(family), config_(detail::llama_part(family)) {
+  validate(config_);
+  model = register_module("model", LlamaBody(config_));
+  if (!config_.tied) {
+    lm_head = register_module("lm_head", dense(config_.width, config_.vocab, false));
   }
 }
 
-at::Tensor LlamaImpl::features(const at::Tensor& tokens, KeyValueCache* cache) {
-  return model->forward(tokens, cache, block_runner());
+at::Tensor LlamaImpl::features(const at::Tensor& tokens, const Surroundings& around) {
+  return model->forward(tokens, positions(tokens, around), around, block_runner());
 }
 
 at::Tensor LlamaImpl::head(const at::Tensor& features) {
@@ -145,7 +160,7 @@ at::Tensor LlamaImpl::head(const at::Tensor& features) {
 }
 
 std::shared_ptr<LanguageModel> detail::make_llama(const ModelConfig& config) {
-  return std::make_shared<LlamaImpl>(std::get<LlamaConfig>(config));
+  return std::make_shared<LlamaImpl>(config);
 }
 
 }  // namespace fsdp::models

@@ -62,6 +62,10 @@ float llama3_frequency(float frequency, const RopeConfig& rope) {
   return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
+bool has_input_bias(const LlamaConfig& config) {
+  return config.attention_bias || config.input_bias;
+}
+
 /// In std::int64_t for a valid configuration, in double for one that may be too large.
 template <class Number>
 Number count(const LlamaConfig& config) {
@@ -70,8 +74,9 @@ Number count(const LlamaConfig& config) {
   const auto head_width = static_cast<Number>(config.effective_head_width());
   const Number queries = static_cast<Number>(config.heads) * head_width;
   const Number keys = static_cast<Number>(config.kv_heads) * head_width;
-  const Number attention = 2 * width * queries + 2 * width * keys +
-                           (config.attention_bias ? queries + 2 * keys + width : 0);
+  const Number attention =
+      2 * width * queries + 2 * width * keys + (has_input_bias(config) ? queries + 2 * keys : 0) +
+      (config.attention_bias ? width : 0) + (config.head_norms ? 2 * head_width : 0);
   const Number mlp = 3 * width * inner + (config.mlp_bias ? 2 * inner + width : 0);
   const Number block = attention + mlp + 2 * width;  // two RMSNorms
   return static_cast<Number>(config.vocab) * width * (config.tied ? 1 : 2) +
@@ -121,6 +126,9 @@ void validate(const LlamaConfig& config) {
   problems.check(config.norm_eps > 0, "norm_eps is ", config.norm_eps, ", must be positive");
   problems.check(config.dropout >= 0.0 && config.dropout < 1.0, "dropout is ", config.dropout,
                  ", must be at least 0 and below 1");
+  problems.check(config.window >= 0, "window is ", config.window, ", must be 0 or positive");
+  problems.check(config.first_windowed >= 0, "the first block with a window is ",
+                 config.first_windowed, ", must be 0 or positive");
   check_rope(config.rope, problems);
   problems.raise_if_any();
   check_parameter_count(count<double>(config));

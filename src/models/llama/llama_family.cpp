@@ -3,8 +3,11 @@
 #include "models/llama/llama_family.hpp"
 
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "format/json_fields.hpp"
+#include "fsdp/base/error.hpp"
+#include "models/llama/llama_fields.hpp"
 
 namespace fsdp::models::detail {
 
@@ -53,35 +56,6 @@ RopeConfig read_rope(Fields& fields, std::int64_t context) {
   return rope;
 }
 
-ModelConfig read(Fields& fields) {
-  LlamaConfig config{.vocab = fields.required("vocab_size"),
-                     .width = fields.required("hidden_size"),
-                     .inner = fields.required("intermediate_size"),
-                     .layers = fields.required("num_hidden_layers"),
-                     .heads = fields.required("num_attention_heads"),
-                     .context = fields.required("max_position_embeddings"),
-                     .norm_eps = fields.number("rms_norm_eps", 1e-6),
-                     .attention_bias = fields.truth("attention_bias", false),
-                     .mlp_bias = fields.truth("mlp_bias", false),
-                     .tied = fields.truth("tie_word_embeddings", false),
-                     .dropout = fields.number("attention_dropout", 0)};
-  config.kv_heads = fields.integer("num_key_value_heads", config.heads);
-  config.head_width = fields.integer("head_dim", 0);
-  if (config.heads > 0 && config.head_width * config.heads == config.width) {
-    config.head_width = 0;
-  }
-  config.rope = read_rope(fields, config.context);
-  const std::string activation = fields.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    fields.problem("hidden_act is \"" + activation + "\", only \"silu\" is supported");
-  }
-  fields.must_be("pretraining_tp", 1);
-  fields.must_be("is_llama_config", true);
-  fields.must_be("rope_interleaved", false);
-  fields.must_be("partial_rotary_factor", 1.0);
-  return config;
-}
-
 ordered_json write_rope_scaling(const RopeConfig& rope) {
   if (rope.scaling == RopeScaling::kDefault) {
     return {};
@@ -95,8 +69,35 @@ ordered_json write_rope_scaling(const RopeConfig& rope) {
   return json;
 }
 
-ordered_json write(const ModelConfig& model) {
-  const LlamaConfig& config = std::get<LlamaConfig>(model);
+}  // namespace
+
+LlamaConfig read_common_fields(Fields& fields) {
+  LlamaConfig config{.vocab = fields.required("vocab_size"),
+                     .width = fields.required("hidden_size"),
+                     .inner = fields.required("intermediate_size"),
+                     .layers = fields.required("num_hidden_layers"),
+                     .heads = fields.required("num_attention_heads"),
+                     .context = fields.required("max_position_embeddings"),
+                     .norm_eps = fields.number("rms_norm_eps", 1e-6),
+                     .tied = fields.truth("tie_word_embeddings", false),
+                     .dropout = fields.number("attention_dropout", 0)};
+  config.kv_heads = fields.integer("num_key_value_heads", config.heads);
+  config.head_width = fields.integer("head_dim", 0);
+  if (config.heads > 0 && config.head_width * config.heads == config.width) {
+    config.head_width = 0;
+  }
+  config.rope = read_rope(fields, config.context);
+  const std::string activation = fields.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") {
+    fields.problem("hidden_act is \"" + activation + "\", only \"silu\" is supported");
+  }
+  fields.must_be("pretraining_tp", 1);
+  fields.must_be("rope_interleaved", false);
+  fields.must_be("partial_rotary_factor", 1.0);
+  return config;
+}
+
+ordered_json write_common_fields(const LlamaConfig& config) {
   return {{"vocab_size", config.vocab},
           {"hidden_size", config.width},
           {"intermediate_size", config.inner},
@@ -109,9 +110,77 @@ ordered_json write(const ModelConfig& model) {
           {"rms_norm_eps", config.norm_eps},
           {"rope_theta", config.rope.theta},
           {"rope_scaling", write_rope_scaling(config.rope)},
-          {"attention_bias", config.attention_bias},
-          {"mlp_bias", config.mlp_bias},
           {"attention_dropout", config.dropout}};
+}
+
+namespace {
+
+/// Of a configuration that is constant or not.
+template <class Model>
+auto& part_of(Model& config) {
+  using Part = std::conditional_t<std::is_const_v<Model>, const LlamaConfig, LlamaConfig>;
+  return std::visit(
+      [](auto& known) -> Part& {
+        if constexpr (std::is_base_of_v<LlamaConfig, std::remove_cvref_t<decltype(known)>>) {
+          return known;
+        } else {
+          fail(ErrorCode::kInvalidArgument, "a model without the fields of Llama");
+        }
+      },
+      config);
+}
+
+}  // namespace
+
+void must_have_layer_types(Fields& fields, const LlamaConfig& config) {
+  const ordered_json* found = fields.find("layer_types");
+  if (found == nullptr || *found == ordered_json::array()) {
+    return;
+  }
+  const std::int64_t listed = found->is_array() ? std::ssize(*found) : -1;
+  bool is_same = listed == config.layers;
+  for (std::int64_t block = 0; is_same && block < listed; ++block) {
+    is_same = (*found)[static_cast<std::size_t>(block)] ==
+              (config.window_of(block) > 0 ? "sliding_attention" : "full_attention");
+  }
+  if (!is_same) {
+    fields.problem("layer_types is " + found->dump() +
+                   ", which is not what the other fields say of the " +
+                   std::to_string(config.layers) + " blocks");
+  }
+}
+
+LlamaConfig& llama_part(ModelConfig& config) { return part_of(config); }
+const LlamaConfig& llama_part(const ModelConfig& config) { return part_of(config); }
+
+ModelConfig resized_llama(const ModelConfig& model, std::int64_t width, std::int64_t heads) {
+  ModelConfig other = model;
+  LlamaConfig& config = llama_part(other);
+  config.inner = width == config.width ? config.inner : (width * 8 / 3 + 7) / 8 * 8;
+  config.width = width;
+  config.kv_heads = heads == config.heads ? config.kv_heads : heads;
+  config.heads = heads;
+  return other;
+}
+
+namespace {
+
+ModelConfig read(Fields& fields) {
+  LlamaConfig config = read_common_fields(fields);
+  config.attention_bias = fields.truth("attention_bias", false);
+  config.mlp_bias = fields.truth("mlp_bias", false);
+  fields.must_be("is_llama_config", true);
+  fields.must_be_empty({"sliding_window"});
+  must_have_layer_types(fields, config);
+  return config;
+}
+
+ordered_json write(const ModelConfig& model) {
+  const LlamaConfig& config = std::get<LlamaConfig>(model);
+  ordered_json json = write_common_fields(config);
+  json["attention_bias"] = config.attention_bias;
+  json["mlp_bias"] = config.mlp_bias;
+  return json;
 }
 
 const std::vector<Preset>& presets() {
@@ -133,20 +202,6 @@ const std::vector<Preset>& presets() {
   return kPresets;
 }
 
-/// The inner width keeps its proportion, in steps of 8.
-ModelConfig resized(const ModelConfig& model, std::int64_t width, std::int64_t heads) {
-  LlamaConfig config = std::get<LlamaConfig>(model);
-  config.inner = width == config.width ? config.inner : (width * 8 / 3 + 7) / 8 * 8;
-  config.width = width;
-  config.kv_heads = heads == config.heads ? config.kv_heads : heads;
-  config.heads = heads;
-  return config;
-}
-
-constexpr const char* kComputed[] = {".rotary_emb.inv_freq"};
-constexpr const char* kTables[] = {"*embed_tokens.weight"};
-constexpr const char* kAdapterTargets[] = {"q_proj", "v_proj"};
-
 }  // namespace
 
 constinit const Architecture kLlamaFamily = {.model_type = "llama",
@@ -154,12 +209,12 @@ constinit const Architecture kLlamaFamily = {.model_type = "llama",
                                              .read = read,
                                              .write = write,
                                              .presets = presets,
-                                             .resized = resized,
+                                             .resized = resized_llama,
                                              .make = make_llama,
                                              .published_prefix = "",
-                                             .computed = kComputed,
-                                             .tables = kTables,
-                                             .adapter_targets = kAdapterTargets,
+                                             .computed = kLlamaComputed,
+                                             .tables = kLlamaTables,
+                                             .adapter_targets = kLlamaAdapterTargets,
                                              .is_transposed = false};
 
 }  // namespace fsdp::models::detail

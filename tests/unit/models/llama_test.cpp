@@ -258,7 +258,8 @@ TEST(LlamaTest, ParameterCountIsWhatTheConfigSays) {
 }
 
 TEST(LanguageModelTest, TheCacheChangesNoLogits) {
-  for (const ModelConfig& config : {ModelConfig(tiny()), model_preset("tiny")}) {
+  for (const char* preset : {"llama-tiny", "tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny"}) {
+    const ModelConfig config = model_preset(preset);
     const auto model = make(config);
     const at::Tensor tokens = some_tokens(2, 24);
     torch::NoGradGuard no_grad;
@@ -278,7 +279,8 @@ TEST(LanguageModelTest, TheCacheChangesNoLogits) {
 }
 
 TEST(LanguageModelTest, TheCacheDrawsTheSameText) {
-  for (const ModelConfig& config : {ModelConfig(tiny()), model_preset("tiny")}) {
+  for (const char* preset : {"llama-tiny", "tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny"}) {
+    const ModelConfig config = model_preset(preset);
     const auto model = make(config);
     for (const double temperature : {0.0, 1.0}) {
       GenerateOptions options{.tokens = 50, .temperature = temperature, .seed = 2};
@@ -287,6 +289,69 @@ TEST(LanguageModelTest, TheCacheDrawsTheSameText) {
       EXPECT_EQ(with, generate(*model, {1, 2, 3}, options)) << "also beyond the context of 32";
     }
   }
+}
+
+/// Rows of some documents, of others and of one.
+PackedBatch packed_batch() {
+  const Documents documents = {{3, 1, 20}, {23, 1}, {24}};
+  PackedBatch batch{.tokens = some_tokens(3, 24),
+                    .targets = torch::randint(256, {3, 24}, torch::kInt64),
+                    .documents = std::make_shared<Documents>(documents)};
+  // Nothing is learnt from some, of a short document from none.
+  batch.targets.masked_fill_(torch::rand({3, 24}) < 0.4, PackedBatch::kNoTarget);
+  batch.targets[0][3] = PackedBatch::kNoTarget;
+  return batch;
+}
+
+TEST(LanguageModelTest, PackedDocumentsLearnAsIfEachHadARowOfItsOwn) {
+  for (const char* preset : {"llama-tiny", "tiny", "mistral-tiny", "qwen3-tiny"}) {
+    const auto model = make(model_preset(preset));
+    const PackedBatch batch = packed_batch();
+    model->forward(batch).backward();
+    std::map<std::string, at::Tensor> packed;
+    for (const auto& item : model->named_parameters()) {
+      packed[item.key()] = item.value().grad().clone();
+    }
+    const double loss = model->forward(batch).item<double>();
+    model->zero_grad();
+    double sum = 0;
+    for (std::size_t row = 0; row < 3; ++row) {
+      std::int64_t begin = 0;
+      for (const std::int64_t length : (*batch.documents)[row]) {
+        const auto part = [&](const at::Tensor& x) {
+          return x.narrow(0, static_cast<std::int64_t>(row), 1).narrow(1, begin, length);
+        };
+        const at::Tensor logits = model->forward(part(batch.tokens)).view({length, -1});
+        const at::Tensor targets = part(batch.targets).reshape({-1});
+        for (std::int64_t i = 0; i < length; ++i) {
+          if (targets[i].item<std::int64_t>() >= 0) {
+            const at::Tensor own = torch::nn::functional::cross_entropy(logits.narrow(0, i, 1),
+                                                                        targets.narrow(0, i, 1));
+            sum += own.item<double>();
+            own.backward({}, /*retain_graph=*/true);
+          }
+        }
+        begin += length;
+      }
+    }
+    EXPECT_NEAR(loss, sum, 1e-6 * sum) << preset;
+    for (const auto& item : model->named_parameters()) {
+      EXPECT_TRUE(torch::allclose(packed[item.key()], item.value().grad(), 1e-4, 1e-4))
+          << preset << ": " << item.key();
+    }
+  }
+}
+
+TEST(LanguageModelTest, DocumentsThatAreNoPartOfTheirRowAreRefused) {
+  const auto model = make(tiny());
+  PackedBatch batch = packed_batch();
+  for (const Documents& wrong : {Documents{{3, 1, 20}, {24}}, Documents{{3, 1, 19}, {24}, {24}},
+                                 Documents{{3, 0, 21}, {24}, {24}}}) {
+    batch.documents = std::make_shared<Documents>(wrong);
+    EXPECT_THROW(model->forward(batch), Error);
+  }
+  batch.documents = nullptr;
+  EXPECT_THROW(model->forward(batch), Error);
 }
 
 TEST(LanguageModelTest, EveryParameterGetsAGradient) {

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <type_traits>
+
 #include "fsdp/base/error.hpp"
 #include "support/error_of.hpp"
 
@@ -10,6 +12,7 @@ namespace fsdp::models {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -103,6 +106,93 @@ TEST(ModelConfigTest, WhatIsWrittenReadsBackAsItself) {
   EXPECT_EQ(std::get<GPTConfig>(read_config("config.json", gpt_text)).inner, 100);
 }
 
+// As published: Qwen/Qwen2.5-0.5B-Instruct, Qwen/Qwen3-0.6B and mistralai/Mistral-7B-v0.1.
+constexpr const char* kQwen2 = R"({
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+  "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+  "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 21,
+  "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
+  "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+  "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.43.1", "use_cache": true, "use_sliding_window": false,
+  "vocab_size": 151936})";
+constexpr const char* kQwen3 = R"({
+  "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+  "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+  "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+constexpr const char* kMistral = R"({
+  "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+  "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.34.0.dev0", "use_cache": true, "vocab_size": 32000})";
+
+TEST(ModelConfigTest, ReadsPublishedFilesOfLlamasRelatives) {
+  const ModelConfig qwen2 = read_config("config.json", kQwen2);
+  EXPECT_STREQ(model_type(qwen2), "qwen2");
+  EXPECT_EQ(parameter_count(qwen2), 494'032'768);
+  EXPECT_EQ(std::get<Qwen2Config>(qwen2).window, 0);
+  const ModelConfig qwen3 = read_config("config.json", kQwen3);
+  EXPECT_EQ(parameter_count(qwen3), 596'049'920);
+  const ModelConfig mistral = read_config("config.json", kMistral);
+  EXPECT_EQ(parameter_count(mistral), 7'241'732'096);
+  EXPECT_EQ(std::get<MistralConfig>(mistral).window, 4096);
+  EXPECT_EQ(parameter_count(model_preset("qwen2.5-0.5b")), parameter_count(qwen2));
+  EXPECT_EQ(parameter_count(model_preset("qwen3-0.6b")), parameter_count(qwen3));
+  for (const ModelConfig& config : {qwen2, qwen3, mistral}) {
+    const std::string text = config_json(config, "bfloat16");
+    EXPECT_EQ(config_json(read_config("config.json", text), "bfloat16"), text);
+  }
+}
+
+/// `fields` beside those that a relative needs.
+std::string relative(const std::string& type, const std::string& fields) {
+  return R"({"model_type":")" + type +
+         R"(","vocab_size":256,"hidden_size":32,"intermediate_size":88,"num_hidden_layers":3,)"
+         R"("num_attention_heads":4,"max_position_embeddings":64)" +
+         (fields.find("num_key_value_heads") == std::string::npos ? R"(,"num_key_value_heads":2)"
+                                                                  : "") +
+         fields + "}";
+}
+
+TEST(ModelConfigTest, WindowsAreWhatTransformersMakesOfTheFields) {
+  const auto windows = [](const std::string& type, const std::string& fields) {
+    const ModelConfig config = read_config("config.json", relative(type, fields));
+    std::vector<std::int64_t> all;
+    std::visit(
+        [&](const auto& known) {
+          if constexpr (std::is_base_of_v<LlamaConfig, std::remove_cvref_t<decltype(known)>>) {
+            for (std::int64_t block = 0; block < 3; ++block) {
+              all.push_back(known.window_of(block));
+            }
+          }
+        },
+        config);
+    return all;
+  };
+  EXPECT_THAT(windows("mistral", ""), ElementsAre(4096, 4096, 4096)) << "its default";
+  EXPECT_THAT(windows("mistral", R"(,"sliding_window":null)"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(windows("qwen2", R"(,"sliding_window":8)"), ElementsAre(0, 0, 0)) << "not in use";
+  const std::string used = R"(,"use_sliding_window":true,"sliding_window":8,"max_window_layers":1)";
+  EXPECT_THAT(windows("qwen2", used), ElementsAre(0, 8, 8));
+  EXPECT_THAT(windows("qwen3", used + R"(,"layer_types":["full_attention","sliding_attention",)"
+                                      R"("sliding_attention"])"),
+              ElementsAre(0, 8, 8));
+  EXPECT_THAT(refusal(relative("qwen3", R"(,"layer_types":["full_attention",)"
+                                        R"("sliding_attention","full_attention"])")),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(refusal(relative("qwen2", R"(,"attention_bias":false)")),
+              HasSubstr("attention_bias is false"));
+  EXPECT_THAT(refusal(relative("mistral", R"(,"num_key_value_heads":null)")), HasSubstr("missing"));
+}
+
 TEST(ModelConfigTest, RopeIsReadAsBothVersionsOfTransformersWriteIt) {
   EXPECT_EQ(read_llama("").rope.theta, 10000);
   const RopeConfig four =
@@ -154,6 +244,7 @@ TEST(ModelConfigTest, EveryUnknownFieldAndUnsupportedValueIsNamed) {
 TEST(ModelConfigTest, NeutralValuesAndBookkeepingPass) {
   EXPECT_EQ(refusal(llama(R"(,"sliding_window":null,"layer_types":[],"is_decoder":null,)"
                           R"("_name_or_path":"x","output_attentions":false,"head_dim":8,)"
+                          R"("temperature":0.6,"max_length":20,"use_bfloat16":false,)"
                           R"("rope_parameters":{"rope_type":"default","rope_theta":1e4})")),
             "accepted");
   EXPECT_EQ(refusal(gpt(R"(,"n_inner":null,"reorder_and_upcast_attn":false)")), "accepted");
@@ -165,7 +256,9 @@ TEST(ModelConfigTest, WrongTypesMissingSizesAndOtherModelsAreNamed) {
                     HasSubstr("mlp_bias is 1, must be true or false"),
                     HasSubstr("num_key_value_heads is 2.5, must be an integer")));
   EXPECT_THAT(refusal(R"({"model_type":"llama"})"), HasSubstr("hidden_size is missing"));
-  EXPECT_THAT(refusal(R"({"model_type":"mamba"})"), HasSubstr("'mamba'"));
+  EXPECT_THAT(refusal(R"({"model_type":"mamba"})"),
+              AllOf(HasSubstr("'mamba'"), HasSubstr("gpt2, llama, mistral, qwen2, qwen3"),
+                    HasSubstr("fully_shard")));
   EXPECT_THAT(refusal("{}"), HasSubstr("model_type"));
   EXPECT_THAT(refusal("[1"), Not(HasSubstr("accepted")));
   EXPECT_THAT(refusal(llama(R"(,"num_key_value_heads":3)")),

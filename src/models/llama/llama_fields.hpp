@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The fields of `config.json` that Llama and its relatives have in common.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "fsdp/models/model_config.hpp"
+#include "models/architecture.hpp"
+
+namespace fsdp::models::detail {
+
+/// Sizes, rope, activation and head: all but what decides biases, norms of heads and windows.
+LlamaConfig read_common_fields(format::detail::Fields& fields);
+/// The same, written.
+nlohmann::ordered_json write_common_fields(const LlamaConfig& config);
+
+/// `layer_types` may only say once more which blocks have a window.
+void must_have_layer_types(format::detail::Fields& fields, const LlamaConfig& config);
+
+/// The inner width keeps its proportion, in steps of 8; each query head gets a key head.
+ModelConfig resized_llama(const ModelConfig& model, std::int64_t width, std::int64_t heads);
+
+inline constexpr const char* kLlamaComputed[] = {".rotary_emb.inv_freq"};
+inline constexpr const char* kLlamaTables[] = {"*embed_tokens.weight"};
+inline constexpr const char* kLlamaAdapterTargets[] = {"q_proj", "v_proj"};
+
+}  // namespace fsdp::models::detail
