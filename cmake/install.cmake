@@ -35,6 +35,7 @@ install(FILES ${PROJECT_BINARY_DIR}/fsdpConfig.cmake ${PROJECT_BINARY_DIR}/fsdpC
               ${PROJECT_SOURCE_DIR}/cmake/torch_by_path.cmake
               ${PROJECT_SOURCE_DIR}/cmake/find/Findlibdeflate.cmake
               ${PROJECT_SOURCE_DIR}/cmake/find/FindPCRE2.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/find/Findutf8proc.cmake
         DESTINATION ${_fsdp_cmake_dir} COMPONENT fsdp_core)
 
 if(TARGET fsdp_app)

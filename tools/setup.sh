@@ -70,7 +70,11 @@ jobs() {
 headers='core nlohmann/json.hpp nlohmann-json3-dev
 core libdeflate.h libdeflate-dev
 program CLI/CLI.hpp libcli11-dev
+program toml++/toml.h libtomlplusplus-dev
 models pcre2.h libpcre2-dev
+models utf8proc.h libutf8proc-dev
+models zlib.h zlib1g-dev
+models zstd.h libzstd-dev
 tests gtest/gtest.h libgtest-dev
 tests gmock/gmock.h libgmock-dev'
 

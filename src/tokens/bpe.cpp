@@ -2,6 +2,7 @@
 #include "tokens/bpe.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "fsdp/base/error.hpp"
@@ -68,20 +69,61 @@ class BpeTokenizer::Pieces {
         return true;
       }
     }
-    for (const char character : piece) {
-      const auto byte = static_cast<unsigned char>(character);
-      const Id id = owner_.single_bytes_[byte];
-      if (id < 0 && drop_unknown) {
-        continue;
-      }
-      FSDP_CHECK(id >= 0, ErrorCode::kInvalidArgument, owner_.name(), ": '", printable(piece),
-                 "' cannot be encoded, for the vocabulary has no token for byte ",
-                 static_cast<int>(byte), "; fsdp tokenize --drop-unknown leaves such bytes out");
-      symbols_.push_back(id);
-    }
-    const bool is_whole = symbols_.size() == piece.size();
+    const bool is_whole = owner_.parts_.characters ? spell_characters(piece, drop_unknown)
+                                                   : spell_bytes(piece, drop_unknown);
     merger_.run(owner_.parts_.merges, symbols_);
     return is_whole;
+  }
+
+  /// A symbol for each byte. Returns whether all had one.
+  bool spell_bytes(std::string_view piece, bool drop_unknown) {
+    for (const char character : piece) {
+      const Id id = owner_.single_bytes_[static_cast<unsigned char>(character)];
+      if (id >= 0) {
+        symbols_.push_back(id);
+      } else {
+        need_dropping(piece, character, drop_unknown);
+      }
+    }
+    return symbols_.size() == piece.size();
+  }
+
+  /// A symbol for each character; for one without a token those of its bytes, or the unknown one.
+  bool spell_characters(std::string_view piece, bool drop_unknown) {
+    const CharacterParts& own = *owner_.parts_.characters;
+    bool is_whole = true, was_unknown = false;
+    while (!piece.empty()) {
+      const std::string_view character =
+          piece.substr(0, std::max<std::size_t>(character_bytes(piece), 1));
+      const auto id = owner_.parts_.vocabulary.find(character);
+      const auto byte_of = [&](char byte) { return own.bytes[static_cast<unsigned char>(byte)]; };
+      bool is_unknown = false;
+      if (id && character_bytes(piece) > 0) {
+        symbols_.push_back(*id);
+      } else if (std::ranges::none_of(character, [&](char byte) { return byte_of(byte) < 0; })) {
+        std::ranges::transform(character, std::back_inserter(symbols_), byte_of);
+      } else if (own.unknown) {
+        is_unknown = true;
+        if (!was_unknown || !own.fuses_unknown) {
+          symbols_.push_back(*own.unknown);
+        }
+      } else {
+        need_dropping(piece, character.front(), drop_unknown);
+        is_whole = false;
+      }
+      was_unknown = is_unknown;
+      piece.remove_prefix(character.size());
+    }
+    return is_whole;
+  }
+
+  /// @throws Error unless unknown bytes are dropped
+  void need_dropping(std::string_view piece, char byte, bool drop_unknown) const {
+    FSDP_CHECK(drop_unknown, ErrorCode::kInvalidArgument, owner_.name(), ": '",
+               printable(piece.substr(0, kLongestKnownPiece)),
+               "' cannot be encoded, for the vocabulary has no token for byte ",
+               static_cast<int>(static_cast<unsigned char>(byte)),
+               "; fsdp tokenize --drop-unknown leaves such bytes out");
   }
 
   const BpeTokenizer& owner_;
@@ -99,15 +141,10 @@ class BpeTokenizer::Run {
     ids_.reserve(kBatch + kLongestKnownPiece);
   }
 
-  void look_for(const AddedTokens& literals, std::string_view text, const AddedTokens* after) {
+  void look_for(const Literals& literals, std::string_view text) {
     for (std::size_t at = 0; at < text.size();) {
-      const AddedTokens::Found found = literals.next(text, at);
-      const std::string_view between = text.substr(at, found.begin - at);
-      if (after != nullptr) {
-        look_for(*after, between, nullptr);
-      } else {
-        plain(between);
-      }
+      const AddedTokens::Found found = literals.first.next(text, at);
+      plain(literals.second, text.substr(at, found.begin - at));
       if (found.id >= 0) {
         ids_.push_back(found.id);
       }
@@ -115,26 +152,72 @@ class BpeTokenizer::Run {
     }
   }
 
-  void finish(std::string_view text) { hand_over(text.data() + text.size()); }
+  void finish(std::string_view text) { hand_over(text.size()); }
 
  private:
-  void plain(std::string_view text) {
+  void plain(const AddedTokens& second, std::string_view text) {
     while (!text.empty()) {
       const std::size_t valid = valid_bytes(text);
-      stage(0, text.substr(0, valid));
+      normal(second, text.substr(0, valid));
       text.remove_prefix(valid);
       std::size_t broken = 0;
       while (broken < text.size() && character_bytes(text.substr(broken)) == 0) {
         ++broken;
       }
-      piece(text.substr(0, broken));
+      source_ = text;
+      stages_text_ = text.substr(0, broken);
+      piece(stages_text_);
       text.remove_prefix(broken);
+    }
+  }
+
+  /// A run of valid UTF-8, which ends where the run or an added token does.
+  void normal(const AddedTokens& second, std::string_view text) {
+    if (text.empty()) {
+      return;
+    }
+    const std::optional<std::string> changed = owner_.parts_.normalizer.changed(text);
+    source_ = text;
+    stages_text_ = changed ? std::string_view(*changed) : text;
+    const std::string_view whole = stages_text_;
+    const bool is_begin = text.data() == begin_;
+    for (std::size_t at = 0; at < whole.size();) {
+      const AddedTokens::Found found = second.next(whole, at);
+      marked(whole.substr(at, found.begin - at), is_begin && at == 0);
+      if (found.id >= 0) {
+        ids_.push_back(found.id);
+      }
+      at = found.end;
+    }
+  }
+
+  /// Text whose words are to be marked, if tokens are so; `is_begin` of the whole text.
+  void marked(std::string_view text, bool is_begin) {
+    const auto& characters = owner_.parts_.characters;
+    if (text.empty() || !characters || !characters->metaspace) {
+      return stage(0, text);
+    }
+    const Metaspace& metaspace = *characters->metaspace;
+    const NormalStep spaces{
+        .kind = NormalStep::Kind::kReplace, .from = " ", .to = std::string(kSpaceMark)};
+    std::string made = Normalizer({spaces}).changed(text).value_or(std::string(text));
+    const bool is_prefixed = metaspace.prepend == Metaspace::Prepend::kAlways ||
+                             (metaspace.prepend == Metaspace::Prepend::kFirst && is_begin);
+    if (is_prefixed && !made.starts_with(kSpaceMark)) {
+      made.insert(0, kSpaceMark);
+    }
+    stages_text_ = made;
+    for (std::string_view rest = made; !rest.empty();) {
+      const std::size_t next =
+          metaspace.splits ? rest.find(kSpaceMark, kSpaceMark.size()) : std::string_view::npos;
+      stage(0, rest.substr(0, next));
+      rest.remove_prefix(std::min(next, rest.size()));
     }
   }
 
   void stage(std::size_t number, std::string_view text) {
     if (number == owner_.stages_.size()) {
-      return piece(text);
+      return cut(text);
     }
     const Regex& regex = owner_.stages_[number];
     for (std::size_t at = 0; at < text.size();) {
@@ -150,18 +233,37 @@ class BpeTokenizer::Run {
     }
   }
 
+  /// See NOTE [Where a text may be cut].
+  void cut(std::string_view text) {
+    while (owner_.cuts_ && !text.empty()) {
+      const std::size_t first = owner_.cuts_->first(text);
+      piece(text.substr(0, first));
+      text.remove_prefix(first);
+    }
+    piece(text);
+  }
+
   void piece(std::string_view piece) {
     if (piece.empty()) {
       return;
     }
     owner_.pieces_->append(piece, drop_unknown_, ids_);
     if (ids_.size() >= kBatch) {
-      hand_over(piece.data() + piece.size());
+      hand_over(source_position(piece.data() + piece.size()));
     }
   }
 
-  void hand_over(const char* end) {
-    sink_(ids_, static_cast<std::size_t>(end - begin_));
+  /// Of the source, the bytes that became normalized text up to `end`; in proportion, where the
+  /// normalizer changed it.
+  std::size_t source_position(const char* end) const {
+    const double share =
+        static_cast<double>(end - stages_text_.data()) / static_cast<double>(stages_text_.size());
+    const auto done = static_cast<std::size_t>(share * static_cast<double>(source_.size()));
+    return static_cast<std::size_t>(source_.data() - begin_) + std::min(done, source_.size());
+  }
+
+  void hand_over(std::size_t text_bytes) {
+    sink_(ids_, text_bytes);
     ids_.clear();
   }
 
@@ -169,14 +271,19 @@ class BpeTokenizer::Run {
   bool drop_unknown_;
   const TokenSink& sink_;
   const char* begin_;
+  std::string_view source_;       ///< the part of the text that is being encoded
+  std::string_view stages_text_;  ///< what became of it
   std::vector<std::int64_t> ids_;
 };
 
-BpeTokenizer::Literals BpeTokenizer::literals(const std::vector<AddedToken>& added,
-                                              bool with_special) {
+BpeTokenizer::Literals BpeTokenizer::literals(const BpeParts& parts, bool with_special) {
   std::vector<AddedToken> first, second;
-  for (const AddedToken& token : added) {
+  for (AddedToken token : parts.added) {
     if (with_special || !token.is_special) {
+      if (token.is_second) {
+        // It is looked for in normalized text.
+        token.text = parts.normalizer.changed(token.text).value_or(token.text);
+      }
       (token.is_second ? second : first).push_back(token);
     }
   }
@@ -186,9 +293,13 @@ BpeTokenizer::Literals BpeTokenizer::literals(const std::vector<AddedToken>& add
 BpeTokenizer::BpeTokenizer(BpeParts parts)
     : parts_(std::move(parts)),
       single_bytes_(parts_.vocabulary.single_bytes()),
-      plain_(literals(parts_.added, false)),
-      with_special_(literals(parts_.added, true)),
+      plain_(literals(parts_, false)),
+      with_special_(literals(parts_, true)),
       pieces_(std::make_unique<Pieces>(*this)) {
+  if (parts_.characters) {
+    cuts_.emplace(parts_);
+    begins_with_space_ = parts_.strips_space;
+  }
   for (const std::string& stage : parts_.stages) {
     stages_.emplace_back(stage);
   }
@@ -201,6 +312,7 @@ BpeTokenizer::BpeTokenizer(BpeParts parts)
             [](const SpecialToken& a, const SpecialToken& b) { return a.id < b.id; });
   bos_ = parts_.bos;
   eos_ = parts_.eos;
+  begins_texts_ = bos_ && !parts_.begin.empty() && token(*bos_) == parts_.begin;
 }
 
 BpeTokenizer::~BpeTokenizer() = default;
@@ -210,7 +322,7 @@ void BpeTokenizer::encode(std::string_view text, const EncodeOptions& options,
   const std::lock_guard lock(mutex_);
   const Literals& literals = options.special_tokens ? with_special_ : plain_;
   Run run(*this, options.drop_unknown, sink, text);
-  run.look_for(literals.first, text, &literals.second);
+  run.look_for(literals, text);
   run.finish(text);
 }
 

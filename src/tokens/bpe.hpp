@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Byte-level byte-pair encoding.
+/// Byte-pair encoding, of bytes or of characters.
 ///
 /// NOTE [How text becomes tokens]: added tokens are cut out first. What lies between them is parted
-/// into runs of valid UTF-8 and runs of other bytes. Valid text goes through the stages, each of
-/// which cuts what the one before made; every piece that comes out is merged by itself, as is a run
-/// of other bytes as a whole. Language repeats its pieces, so they are looked up before they are
-/// merged.
+/// into runs of valid UTF-8 and runs of other bytes. Valid text is normalized and goes through the
+/// stages, each of which cuts what the one before made; every piece that comes out is merged by
+/// itself, as is a run of other bytes as a whole. Added tokens that are looked for in normalized
+/// text are cut out after that step. Language repeats its pieces, so they are looked up before they
+/// are merged.
 #pragma once
 
 #include <array>
@@ -16,6 +17,7 @@
 
 #include "fsdp/tokens/tokenizer.hpp"
 #include "tokens/added_tokens.hpp"
+#include "tokens/character_tokens.hpp"
 #include "tokens/regex.hpp"
 #include "tokens/vocabulary.hpp"
 
@@ -43,11 +45,12 @@ class BpeTokenizer final : public Tokenizer {
   class Pieces;
   class Run;
 
-  static Literals literals(const std::vector<AddedToken>& added, bool with_special);
+  static Literals literals(const BpeParts& parts, bool with_special);
 
   BpeParts parts_;
   std::array<Id, 256> single_bytes_;
   std::vector<Regex> stages_;
+  std::optional<SafeCuts> cuts_;  ///< of tokens of characters
   Literals plain_, with_special_;
   mutable std::mutex mutex_;  ///< guards the stages' match data and the known pieces
   std::unique_ptr<Pieces> pieces_;

@@ -97,7 +97,7 @@ Found look_at_file(const fs::path& file, const std::string& content) {
   fail(ErrorCode::kUnsupported, "'", found.main, "' is ",
        content.starts_with('\n') ? "a sentencepiece model, which is not supported"
                                  : "no tokenizer that is known",
-       "; supported are tokenizer.json with a byte-level BPE, GPT-2's vocabulary and merges, and "
+       "; supported are tokenizer.json with a BPE, GPT-2's vocabulary and merges, and "
        "tiktoken's ranks");
 }
 
@@ -181,7 +181,8 @@ std::shared_ptr<const Tokenizer> load(const std::string& path) {
   }
   detail::BpeParts parts = read_parts(found, config);
   if (found.format != Format::kTiktoken) {
-    parts.name = "byte-level BPE (" + label(found) + ")";
+    parts.name =
+        (parts.characters ? "BPE of characters (" : "byte-level BPE (") + label(found) + ")";
   }
   return std::make_shared<detail::BpeTokenizer>(std::move(parts));
 }

@@ -25,13 +25,16 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text,
   return all;
 }
 
-std::string Tokenizer::decode(std::span<const std::int64_t> ids) const {
+std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool continues) const {
   std::string text;
   for (const std::int64_t id : ids) {
     const auto bytes = token(id);
     FSDP_CHECK(bytes, ErrorCode::kInvalidArgument, name(), " has no token ", id,
                "; its ids are below ", vocab_size());
     text += *bytes;
+  }
+  if (begins_with_space_ && !continues && text.starts_with(' ')) {
+    text.erase(0, 1);
   }
   return text;
 }

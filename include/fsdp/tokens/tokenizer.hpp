@@ -39,8 +39,9 @@ using TokenSink = std::function<void(std::span<const std::int64_t> ids, std::siz
 /// A vocabulary and the rule by which text becomes tokens of it.
 ///
 /// *Invariants*: immutable. Without special tokens, encode() adds nothing at the begin or end: no
-/// bos, no eos. *Thread safety*: all members may be called from any thread; calls of encode() wait
-/// for one another. *Example*:
+/// bos, no eos; sentencepiece's vocabularies get a space in front of a text, which is theirs.
+/// *Thread safety*: all members may be called from any thread; calls of encode() wait for one
+/// another. *Example*:
 ///
 ///     const auto tokenizer = fsdp::tokens::load("models/gpt2");
 ///     std::vector<std::int64_t> ids = tokenizer->encode("In the beginning");
@@ -62,7 +63,8 @@ class Tokenizer {
   virtual std::optional<std::string_view> token(std::int64_t id) const = 0;
 
   /// Encodes `text` in one piece and hands over some ten thousand tokens at a time, so that a file
-  /// of any size takes constant memory. Bytes that are no UTF-8 become
+  /// of any size takes constant memory, or as much as the text where the vocabulary's rule changes
+  /// it (NFC, marks for spaces). Bytes that are no UTF-8 become
   /// tokens of single bytes, merged where the vocabulary does. @throws Error kInvalidArgument for
   /// a byte that the vocabulary has no token for, unless those are dropped
   virtual void encode(std::string_view text, const EncodeOptions& options,
@@ -72,12 +74,17 @@ class Tokenizer {
   std::vector<std::int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   /// The bytes that the tokens stand for, special ones included. The end of a text may be the
-  /// middle of a character. @throws Error kInvalidArgument naming an id without a token
-  std::string decode(std::span<const std::int64_t> ids) const;
+  /// middle of a character. Where the vocabulary's rule puts a space in front of a text, one is
+  /// left out at its begin, unless the tokens follow others (`continues`).
+  /// @throws Error kInvalidArgument naming an id without a token
+  std::string decode(std::span<const std::int64_t> ids, bool continues = false) const;
 
   /// What a text begins and ends with, where the files say so.
   std::optional<std::int64_t> bos() const { return bos_; }
   std::optional<std::int64_t> eos() const { return eos_; }
+  /// Whether bos goes in front of each text that a model is given, as the files say (transformers'
+  /// add_special_tokens). encode() leaves it out.
+  bool begins_texts() const { return begins_texts_; }
   /// In the order of their ids.
   const std::vector<SpecialToken>& special_tokens() const { return special_tokens_; }
 
@@ -88,13 +95,16 @@ class Tokenizer {
  protected:
   std::optional<std::int64_t> bos_, eos_;
   std::vector<SpecialToken> special_tokens_;
+  bool begins_texts_ = false;
+  bool begins_with_space_ = false;  ///< encode() puts one in front, decode() leaves one out
 };
 
 /// Loads a tokenizer from a file, or from a directory as models are published in: its
 /// `tokenizer.json`, else `vocab.json` and `merges.txt` (or `encoder.json` and `vocab.bpe`), else
 /// `tokenizer.model` or its only `.tiktoken` file. What a file is decides its content:
 ///
-/// * Hugging Face's `tokenizer.json` with a byte-level BPE model (GPT-2, Llama 3, SmolLM2);
+/// * Hugging Face's `tokenizer.json` with a BPE model of bytes (GPT-2, Llama 3, SmolLM2, Qwen) or
+///   of characters with byte fallback (Llama 2, Mistral);
 /// * OpenAI's GPT-2 files: vocabulary and merges, each beside the other;
 /// * tiktoken's ranks of r50k, cl100k and o200k, recognised by their number;
 /// * "bytes", where nothing of that name exists: the 256 bytes.

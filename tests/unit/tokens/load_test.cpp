@@ -158,8 +158,12 @@ Change set(const char* pointer, nlohmann::json value) {
 INSTANTIATE_TEST_SUITE_P(
     All, RefusedTest,
     ::testing::Values(
-        Refused{"Normalizer", set("/normalizer", {{"type", "NFC"}}),
-                "normalizer of type 'NFC' is not supported"},
+        Refused{"Normalizer", set("/normalizer", {{"type", "NFKC"}}),
+                "normalizer of type 'NFKC' is not supported"},
+        Refused{"ReplaceByPattern",
+                set("/normalizer",
+                    {{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", "_"}}),
+                "normalizer.pattern.Regex"},
         Refused{"Truncation", set("/truncation", {{"max_length", 5}}), "truncation"},
         Refused{"Padding", set("/padding", {{"strategy", "Fixed"}}), "padding"},
         Refused{"UnknownMember", set("/flavour", 1), "the file.flavour"},
@@ -175,8 +179,8 @@ INSTANTIATE_TEST_SUITE_P(
                   json["model"]["unk_token"] = "<unk>";
                 },
                 "model.unk_token"},
-        Refused{"Metaspace", set("/pre_tokenizer", {{"type", "Metaspace"}}),
-                "pre_tokenizer of type 'Metaspace'"},
+        Refused{"Metaspace", set("/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}}),
+                "pre_tokenizer.replacement"},
         Refused{"PrefixSpace", set("/pre_tokenizer/add_prefix_space", true), "add_prefix_space"},
         Refused{"NoByteLevel", set("/pre_tokenizer", nullptr), "no part of type 'ByteLevel'"},
         Refused{"AfterByteLevel",
