@@ -32,12 +32,27 @@ void OpenFile::read(std::int64_t offset, std::int64_t bytes, void* dst) const {
       continue;
     }
     FSDP_CHECK(count >= 0, ErrorCode::kIo, "'", path_, "' cannot be read: ", std::strerror(errno));
-    FSDP_CHECK(count > 0, ErrorCode::kCorrupt, "'", path_, "' had ", size_,
-               " bytes when it was opened and now ends at byte ", at,
-               ": it was truncated while it was in use");
+    if (count == 0) {
+      refuse_cut(at);
+    }
     next += count;
     at += count;
   }
+}
+
+void OpenFile::check_size(bool is_cut) const {
+  struct stat status{};
+  FSDP_CHECK(::fstat(file_.get(), &status) == 0, ErrorCode::kIo, "'", path_,
+             "' cannot be looked at: ", std::strerror(errno));
+  if (is_cut || status.st_size < size_) {
+    refuse_cut(status.st_size);
+  }
+}
+
+void OpenFile::refuse_cut(std::int64_t end) const {
+  fail(ErrorCode::kCorrupt, "'", path_, "' had ", size_,
+       " bytes when it was opened and now ends at byte ", end,
+       ": it was truncated while it was in use");
 }
 
 }  // namespace fsdp::data::detail

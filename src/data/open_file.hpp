@@ -21,8 +21,12 @@ class OpenFile {
   int descriptor() const { return file_.get(); }
   /// @throws Error kCorrupt when the file has become shorter, kIo
   void read(std::int64_t offset, std::int64_t bytes, void* dst) const;
+  /// `is_cut`: it was shorter at some time since. @throws Error kCorrupt when it was or is shorter
+  void check_size(bool is_cut = false) const;
 
  private:
+  [[noreturn]] void refuse_cut(std::int64_t end) const;
+
   std::string path_;
   base::Descriptor file_;
   std::int64_t size_ = 0;

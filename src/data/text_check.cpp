@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "data/mapped_file.hpp"
+#include "data/open_file.hpp"
 #include "format/file_kind.hpp"
 #include "fsdp/base/error.hpp"
 #include "tokens/utf8.hpp"
@@ -76,8 +77,7 @@ std::string with_way(const std::string& file, std::string_view what, std::string
 }
 
 /// Why a file is no text; empty when it is one.
-std::string problem_of(const std::string& file) {
-  const MappedFile mapped(file);
+std::string problem_of(const MappedFile& mapped, const std::string& file) {
   const Bytes bytes = mapped.bytes();
   const std::string_view text = as_text(bytes);
   const auto* kind = format::detail::kind_of_file(file, text.substr(0, format::detail::kHeadBytes));
@@ -129,7 +129,9 @@ void check_texts(const std::string& where, const std::vector<std::string>& files
   std::string first;
   std::int64_t count = 0;
   for (const std::string& file : files) {
-    std::string problem = problem_of(file);
+    const MappedFile mapped(file);
+    std::string problem = problem_of(mapped, file);
+    mapped.check();
     count += problem.empty() ? 0 : 1;
     first = first.empty() ? std::move(problem) : first;
   }
@@ -142,8 +144,10 @@ void check_texts(const std::string& where, const std::vector<std::string>& files
 void check_plain_tokens(const std::string& file) {
   // Shorter files are text and numbers at once too easily.
   constexpr std::size_t kEnough = 64;
-  const MappedFile mapped(file);
-  const Bytes head = mapped.bytes().first(std::min(mapped.bytes().size(), kRecordBytes));
+  const OpenFile opened(file);
+  std::vector<unsigned char> bytes(std::min(static_cast<std::size_t>(opened.size()), kRecordBytes));
+  opened.read(0, std::ssize(bytes), bytes.data());
+  const Bytes head = bytes;
   const auto* kind =
       format::detail::kind_by_head(as_text(head).substr(0, format::detail::kHeadBytes));
   FSDP_CHECK(kind == nullptr, ErrorCode::kInvalidArgument, "'", file, "' is ",

@@ -70,6 +70,7 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
     const detail::MappedFile mapped(file);
     const std::string_view text = as_text(mapped);
     const auto sink = [&](std::span<const std::int64_t> ids, std::size_t text_bytes) {
+      mapped.check();
       writer.append(ids);
       if (options.progress) {
         options.progress({.bytes_done = bytes_before + static_cast<std::int64_t>(text_bytes),
@@ -77,7 +78,12 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
                           .tokens = writer.tokens()});
       }
     };
-    tokenizer.encode(text, options.encode, sink);
+    try {
+      tokenizer.encode(text, options.encode, sink);
+    } catch (...) {
+      mapped.check();  // the cause of what was wrong with the text, perhaps
+      throw;
+    }
     if (options.end_files && eos) {
       writer.append({&*eos, 1});
     }

@@ -2,12 +2,18 @@
 #include "data/text_check.hpp"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <utility>
 
+#include "data/mapped_file.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/data/corpus.hpp"
 #include "fsdp/data/tokenize.hpp"
+#include "support/error_of.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace fsdp::data {
@@ -128,6 +134,51 @@ TEST_F(TextCheckTest, TokenizingChecksToo) {
   const std::string cache = directory_.path("cache");
   cached_tokens(input, "bytes", cache, {.any_bytes = true});
   EXPECT_THROW(cached_tokens(input, "bytes", cache), Error) << "the tokens are there";
+}
+
+TEST_F(TextCheckTest, Fault159_AFileThatIsTruncatedWhileItIsMappedIsNamed) {
+  const std::string path = directory_.write("a.txt", std::string(100'000, 'x'));
+  const detail::MappedFile mapped(path), other(path);
+  mapped.check();
+  std::filesystem::resize_file(path, 40'000);
+  const auto bytes = mapped.bytes();
+  EXPECT_EQ(bytes[39'999], 'x');
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 'x'), 40'000) << "what is gone reads as zeros";
+  const auto refused = HasSubstr(
+      "a.txt' had 100000 bytes when it was opened and now ends at byte 40000: it was truncated "
+      "while it was in use");
+  EXPECT_THAT(test::error_of([&] { mapped.check(); }), refused);
+  EXPECT_THAT(test::error_of([&] { other.check(); }), refused) << "though nothing was read there";
+  std::filesystem::resize_file(path, 100'000);
+  EXPECT_THAT(test::error_of([&] { mapped.check(); }), HasSubstr("now ends at byte 100000"));
+}
+
+TEST_F(TextCheckTest, Fault159_AFaultElsewhereGoesToTheHandlerThatWasThere) {
+  EXPECT_EXIT(
+      {
+        ::signal(SIGBUS, [](int) { ::_exit(77); });
+        const detail::MappedFile mapped(directory_.write("a.txt", text_));
+        ::raise(SIGBUS);
+        ::_exit(0);
+      },
+      ::testing::ExitedWithCode(77), "");
+}
+
+TEST_F(TextCheckTest, Fault159_ATextThatIsTruncatedWhileItBecomesTokensIsNamed) {
+  const std::string path = directory_.write("a.txt", std::string(3'000'000, 'x') + "\n");
+  const auto tokenizer = tokens::bytes();
+  bool is_cut = false;
+  const auto cut = [&](const TokenizeProgress&) {
+    if (!std::exchange(is_cut, true)) {
+      std::filesystem::resize_file(path, 1'000);
+    }
+  };
+  EXPECT_THAT(test::error_of([&] {
+                tokenize(*tokenizer, {path}, directory_.path("a.bin"), {.progress = cut});
+              }),
+              HasSubstr("a.txt' had 3000001 bytes when it was opened and now ends at byte 1000"));
+  EXPECT_TRUE(is_cut);
+  EXPECT_FALSE(std::filesystem::exists(directory_.path("a.bin")));
 }
 
 }  // namespace
