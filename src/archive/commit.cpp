@@ -60,10 +60,10 @@ void write_documents(const Draft& draft, const std::map<std::string, std::string
   }
 }
 
-void remove_receipts(const Draft& draft) {
+void remove_scaffold(const Draft& draft) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(draft.path(), ignored)) {
-    if (entry.path().filename().string().starts_with(".receipt-")) {
+    if (detail::is_scaffold_name(entry.path().filename().string())) {
       fs::remove(entry.path(), ignored);
     }
   }
@@ -131,7 +131,7 @@ void commit_draft(const Draft& draft, Index index, std::vector<PieceSum> sums,
     detail::File(draft.path() + "/" + file.name, detail::OpenMode::kWrite).sync();
   }
   write_documents(draft, options.documents, index);
-  remove_receipts(draft);
+  remove_scaffold(draft);
   detail::write_file(draft.path() + "/" + kIndexName, to_json(index));
   detail::sync_directory(draft.path());
   publish(draft);

@@ -62,6 +62,14 @@ std::string receipt_path(const Draft& draft, int rank) {
   return draft.path() + "/.receipt-" + std::to_string(rank);
 }
 
+std::string sign_path(const Draft& draft, int rank) {
+  return draft.path() + "/.writer-" + std::to_string(rank);
+}
+
+bool is_scaffold_name(const std::string& name) {
+  return name.starts_with(".receipt-") || name.starts_with(".writer-");
+}
+
 bool is_draft_name(const std::string& name) {
   return name.starts_with(".step-") && name.find(".partial-") != std::string::npos;
 }

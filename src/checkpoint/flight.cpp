@@ -24,6 +24,8 @@ constexpr auto kPoll = std::chrono::milliseconds(2);
 constexpr auto kEarly = std::chrono::milliseconds(1000);
 /// Within the time that a launcher gives those that it stops.
 constexpr auto kPatienceOfOthers = std::chrono::milliseconds(3000);
+/// It looks at the signs of those that have left none in so many of these rounds once.
+constexpr int kRoundsPerSign = 25;
 /// In place of a count of copies: there will be no more.
 constexpr std::size_t kBrokenOff = std::numeric_limits<std::size_t>::max();
 
@@ -40,6 +42,7 @@ Flight::~Flight() { give_up(); }
 
 void Flight::run() {
   try {
+    sign_.emplace(plan_.draft, plan_.rank);
     const auto sums = archive::write_pieces(
         plan_.draft, plan_.index.tensors, plan_.pieces,
         [this](const archive::Piece& piece) { await_copied(piece.range.tensor); });
@@ -63,7 +66,10 @@ void Flight::run() {
 
 void Flight::commit_when_all_have_written() {
   std::optional<std::vector<archive::PieceSum>> sums;
-  while (!(sums = archive::read_receipts(plan_.draft, plan_.ranks))) {
+  for (int round = 0; !(sums = archive::read_receipts(plan_.draft, plan_.ranks)); ++round) {
+    if (round % kRoundsPerSign == 0) {
+      check_writers_live();
+    }
     const std::string failure = archive::read_failure(plan_.draft);
     FSDP_CHECK(failure.empty(), ErrorCode::kPeerFailed, "'", plan_.draft.path(),
                "' was given up: ", failure);
@@ -73,6 +79,20 @@ void Flight::commit_when_all_have_written() {
     std::this_thread::sleep_for(kPoll);
   }
   archive::commit_draft(plan_.draft, std::move(plan_.index), std::move(*sums), plan_.commit);
+}
+
+/// Who is gone may have said how it went just before, which then counts.
+void Flight::check_writers_live() const {
+  for (const int rank : archive::missing_receipts(plan_.draft, plan_.ranks)) {
+    if (!archive::has_gone(plan_.draft, rank)) {
+      continue;
+    }
+    const std::vector<int> missing = archive::missing_receipts(plan_.draft, plan_.ranks);
+    FSDP_CHECK(std::ranges::find(missing, rank) == missing.end() ||
+                   !archive::read_failure(plan_.draft).empty(),
+               ErrorCode::kPeerFailed, "'", plan_.draft.path(), "' was given up: rank ", rank,
+               " ended before it had written its part. Was it killed?");
+  }
 }
 
 void Flight::set_copied(std::size_t count) {
@@ -124,6 +144,12 @@ std::string Flight::await_outcome(std::chrono::milliseconds patience) const {
       return failure.empty() && !std::filesystem::exists(plan_.draft.final_path(), none)
                  ? "rank 0 has given it up"
                  : failure;
+    }
+    if (archive::has_gone(plan_.draft, 0)) {
+      // It may have completed it in between.
+      return std::filesystem::exists(plan_.draft.path(), none)
+                 ? "rank 0 ended before it had completed it. Was it killed?"
+                 : "";
     }
     std::this_thread::sleep_for(kPoll);
   }

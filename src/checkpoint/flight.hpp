@@ -7,12 +7,14 @@
 #include <chrono>
 #include <cstddef>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "archive/commit.hpp"
 #include "archive/draft.hpp"
+#include "archive/writer_sign.hpp"
 
 namespace fsdp::checkpoint::detail {
 
@@ -47,13 +49,15 @@ class Flight {
   /// Ends without collectives, as the other ranks may be gone: rank 0 waits for their receipts, for
   /// `patience` from the moment when it has written itself, as they have as much to write, and says
   /// for whom. The others wait for what comes of it, for 3 s at most. A rank that cannot write ends
-  /// the wait of all. Returns what went wrong, on any rank, empty when nothing did.
+  /// the wait of all, and so does one of the same host whose process has ended. Returns what went
+  /// wrong, on any rank, empty when nothing did.
   std::string end_alone(std::chrono::milliseconds patience = std::chrono::seconds(10));
 
  private:
   void run();
   void await_copied(std::size_t tensor);
   void commit_when_all_have_written();
+  void check_writers_live() const;
   std::string missing_ranks() const;
   /// On another rank than 0: what has become of the checkpoint, as end_alone().
   std::string await_outcome(std::chrono::milliseconds patience) const;
@@ -62,6 +66,7 @@ class Flight {
   const std::size_t tensors_;
   std::atomic<std::size_t> copied_ = 0;
   std::atomic<bool> is_given_up_ = false;
+  std::optional<archive::WriterSign> sign_;  ///< from the first piece on
   std::promise<void> written_, committed_;
   std::future<void> is_written_, is_committed_;
   std::thread thread_;

@@ -2,12 +2,17 @@
 #include "checkpoint/flight.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "support/temporary_directory.hpp"
 
@@ -83,6 +88,83 @@ TEST(Flight, Fault154_AWriterThatFailsIsToldToAllRanksAtOnce) {
   // The next save leaves nothing of it.
   archive::create_draft({.root = draft.root, .step = 2, .key = 2}, {});
   EXPECT_EQ(archive::read_failure(draft), "");
+}
+
+/// A process that has begun to write as `rank`, and goes no further.
+class Writer {
+ public:
+  Writer(const archive::Draft& draft, int rank) : pid_(::fork()) {
+    if (pid_ == 0) {
+      const archive::WriterSign sign(draft, rank);
+      ::pause();
+      ::_exit(0);
+    }
+    const std::string sign = draft.path() + "/.writer-" + std::to_string(rank);
+    std::error_code none;
+    while (std::filesystem::file_size(sign, none) == 0 || none) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  ~Writer() { kill(); }
+  void kill() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+    }
+  }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(Flight, Fault154_ARankThatIsKilledIsNotWaitedFor) {
+  constexpr milliseconds kLongerThanTheTest = std::chrono::hours(1);
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {});
+  Writer writer(draft, 1);
+  {
+    // It lives, so it may still write.
+    Flight flight({.draft = draft, .rank = 0, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
+    const std::string text = flight.end_alone(milliseconds(200));
+    EXPECT_NE(text.find("not all ranks have written, missing: 1"), std::string::npos) << text;
+  }
+  archive::create_draft(draft, {});
+  Writer another(draft, 1);
+  Flight flight({.draft = draft, .rank = 0, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    another.kill();
+  });
+  const std::string text = flight.end_alone(kLongerThanTheTest);
+  later.join();
+  EXPECT_NE(text.find("rank 1 ended before it had written its part"), std::string::npos) << text;
+  EXPECT_FALSE(std::filesystem::exists(draft.path()));
+}
+
+TEST(Flight, Fault154_TheOthersDoNotWaitForARankZeroThatIsKilled) {
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {});
+  Writer first(draft, 0);
+  Flight flight({.draft = draft, .rank = 1, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
+  first.kill();
+  const std::string text = flight.end_alone();
+  EXPECT_NE(text.find("rank 0 ended before it had completed it"), std::string::npos) << text;
+}
+
+TEST(Flight, ARankThatHasWrittenMayEnd) {
+  const test::TemporaryDirectory directory;
+  const archive::Draft draft{.root = directory.path("run"), .step = 1, .key = 1};
+  archive::create_draft(draft, {});
+  Writer writer(draft, 1);
+  archive::write_receipt(draft, 1, {});
+  writer.kill();
+  Flight flight({.draft = draft, .rank = 0, .ranks = 2, .pieces = {}, .index = {}, .commit = {}});
+  EXPECT_EQ(flight.end_alone(milliseconds(2000)), "");
+  for (const auto& entry : std::filesystem::directory_iterator(draft.final_path())) {
+    EXPECT_NE(entry.path().filename().string().front(), '.') << entry.path();
+  }
 }
 
 TEST(Flight, ARankThatIsGoneIsWaitedForOnlySoLong) {
