@@ -183,6 +183,25 @@ std::map<std::string, std::string> detail::read_documents(const std::string& dir
   return documents;
 }
 
+std::string hint_for_part(const std::string& path) {
+  std::error_code ignored;
+  const fs::path file(path);
+  const std::string name = file.filename().string();
+  if (!fs::is_regular_file(file, ignored) || !name.ends_with(".safetensors")) {
+    return "";
+  }
+  const std::string directory = file.has_parent_path() ? file.parent_path().string() : ".";
+  if (fs::exists(fs::path(directory) / kFileIndex, ignored)) {
+    return ". It is one file of several: give their directory, '" + directory + "', whose " +
+           kFileIndex + " says what lies in which file";
+  }
+  return name.find("-of-") == std::string::npos
+             ? ""
+             : ". It is one file of several, to judge by its name: put the others and " +
+                   std::string(kFileIndex) + " beside it, and give their directory, '" + directory +
+                   "'";
+}
+
 struct WeightSource::Parts {
   TensorSource source;
   std::map<std::string, std::size_t> by_name;

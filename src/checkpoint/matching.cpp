@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "format/shape.hpp"
+#include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::checkpoint::detail {
@@ -89,6 +90,7 @@ void require_all(const LoadReport& report) {
                             listed("of another shape", report.mismatched);
   FSDP_CHECK(lists.empty(), ErrorCode::kMismatch, "'", report.path,
              "' does not fit this module and optimizer", lists,
+             report.missing.empty() ? "" : archive::hint_for_part(report.path),
              ". LoadOptions::strict = false loads what fits");
 }
 

@@ -54,7 +54,7 @@ models::ModelConfig config_of(const std::string& path) {
   FSDP_CHECK(described <= held, ErrorCode::kMismatch, "'", path, "': its config.json describes ",
              described, " parameters (", models::sizes(config).layers, " layers of width ",
              models::sizes(config).width, "), its weights have ", held,
-             ": the one does not belong to the other");
+             ": the one does not belong to the other", archive::hint_for_part(path));
   return config;
 }
 

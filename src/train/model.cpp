@@ -53,7 +53,8 @@ void check_base(const checkpoint::LoadReport& report) {
     problems += "; of another shape: " + text;
   }
   FSDP_CHECK(problems.empty(), ErrorCode::kMismatch, "'", report.path,
-             "' does not hold the weights that its config.json describes", problems);
+             "' does not hold the weights that its config.json describes", problems,
+             report.missing.empty() ? "" : archive::hint_for_part(report.path));
 }
 
 void load_adapters(const TrainConfig& config, Sharded& sharded) {

@@ -2,9 +2,11 @@
 /// Element types on their way to a file and back.
 #include <gmock/gmock.h>
 
+#include "fsdp/archive/weights.hpp"
 #include "fsdp/checkpoint/safetensors_writer.hpp"
 #include "fsdp/checkpoint/weights.hpp"
 #include "parity/checkpoint_support.hpp"
+#include "support/error_of.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace fsdp::test {
@@ -48,6 +50,27 @@ TEST(CheckpointTypes, Fault149_EveryTypeThatBothSidesHaveIsSavedAndLoaded) {
     }
     checkpoint::load_weights(directory.path("one.safetensors"), loaded);
     expect_same();
+  });
+}
+
+TEST(CheckpointTypes, Fault149_OneFileOfSeveralSaysWhatToGive) {
+  const TemporaryDirectory directory;
+  run_threads(2, [&](World world) {
+    torch::nn::Sequential model(torch::nn::Linear(3, 2), torch::nn::Linear(2, 3));
+    Sharded sharded = fully_shard(model, world, {.debug = {.print_promise = false}});
+    checkpoint::save_safetensors(sharded, directory.path("one.safetensors"));
+    if (world.rank() == 0) {
+      archive::write_weights(archive::WeightSource(directory.path("one.safetensors")),
+                             directory.path("parts"), {.max_file_bytes = 40});
+    }
+    world.barrier();
+    const std::string parts = directory.path("parts");
+    EXPECT_THAT(error_of([&] {
+                  checkpoint::load_weights(parts + "/model-00001-of-00002.safetensors", sharded);
+                }),
+                testing::AllOf(testing::HasSubstr("missing in the file"),
+                               testing::HasSubstr("give their directory, '" + parts + "'")));
+    checkpoint::load_weights(parts, sharded);
   });
 }
 

@@ -15,6 +15,10 @@
 
 namespace fsdp::archive {
 
+/// What to say of weights that are missing at `path`, if it is one file of several: the directory
+/// to give in its place, or the index that is not beside it. Empty for anything else.
+std::string hint_for_part(const std::string& path);
+
 /// The tensors of a model in a checkpoint (or the newest one of a run's directory), in a directory
 /// as Hugging Face writes it (model.safetensors, or several files and their index), in one
 /// safetensors file, or in a GGUF file of a Llama model, decoded to float32 as it is read.

@@ -215,11 +215,18 @@ TEST_F(WeightsTest, Fault149_WhatIsSomethingElseIsSaidWithTheWayOn) {
   write_weights(WeightSource(run()), at("parts"), {.max_file_bytes = 70});
   EXPECT_THAT(test::error_of([&] { resolve_checkpoint(at("parts")); }),
               HasSubstr("holds weights alone, no checkpoint: load_weights() reads them"));
+  const std::string part = at("parts/model-00001-of-00003.safetensors");
+  EXPECT_THAT(hint_for_part(part),
+              ::testing::AllOf(HasSubstr("give their directory, '" + at("parts") + "', whose"),
+                               HasSubstr("model.safetensors.index.json")));
+  EXPECT_EQ(hint_for_part(at("one.safetensors")), "");
+  EXPECT_EQ(hint_for_part(at("parts")), "");
   fs::remove(at("parts/model.safetensors.index.json"));
   EXPECT_THAT(
       test::error_of([&] { WeightSource(at("parts")); }),
       ::testing::AllOf(HasSubstr("-of-00003.safetensors but no model.safetensors.index.json"),
                        HasSubstr("fetch it, too")));
+  EXPECT_THAT(hint_for_part(part), HasSubstr("put the others and model.safetensors.index.json"));
 }
 
 TEST_F(WeightsTest, WhatIsNoWeightsIsSaid) {
