@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,10 @@ std::uint16_t port_of(int socket);
 
 /// "process 12 (python3)", "a process of user 1000", or empty when nobody listens there.
 std::string owner_of_port(std::uint16_t port);
+
+/// "user 1000, user 1001": other users of this host who are connected to one of these ports of it;
+/// empty without any. The kernel says so: nobody can give himself for another.
+std::string other_users_at(const std::set<std::uint16_t>& ports);
 
 /// The address of this host that packets to `host`, a literal, would leave from.
 std::optional<Address> source_address_towards(const std::string& host);

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <array>
 #include <cctype>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/text.hpp"
 #include "net/network.hpp"
 
 namespace fsdp::net {
@@ -16,27 +23,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A listening socket in the kernel's table.
-struct Listener {
-  std::string inode;
-  std::string user;
+/// A socket in the kernel's table.
+struct Entry {
+  std::uint16_t local = 0, remote = 0;  ///< ports
+  std::string state, user, inode;
 };
 
 /// Lines read "sl local:PORT remote:PORT state queues timer retransmits uid timeout inode ...".
-std::optional<Listener> find_listener(const char* table, std::uint16_t port) {
+std::vector<Entry> read_table(const char* table) {
+  std::vector<Entry> entries;
   std::ifstream file(table);
   std::string line;
   std::getline(file, line);
   while (std::getline(file, line)) {
     std::istringstream fields(line);
-    std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;
-    fields >> number >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
-        timeout >> inode;
-    const auto colon = local.rfind(':');
-    constexpr const char* kListening = "0A";
-    if (fields && state == kListening && colon != std::string::npos &&
-        std::stoul(local.substr(colon + 1), nullptr, 16) == port) {
-      return Listener{inode, user};
+    std::string number, local, remote, queues, timer, retransmits, timeout;
+    Entry entry;
+    fields >> number >> local >> remote >> entry.state >> queues >> timer >> retransmits >>
+        entry.user >> timeout >> entry.inode;
+    const auto port = [](const std::string& endpoint) {
+      return static_cast<std::uint16_t>(
+          std::strtoul(endpoint.c_str() + endpoint.rfind(':') + 1, nullptr, 16));
+    };
+    if (fields && local.find(':') != std::string::npos && remote.find(':') != std::string::npos) {
+      entry.local = port(local);
+      entry.remote = port(remote);
+      entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
+constexpr std::array kTables{"/proc/net/tcp", "/proc/net/tcp6"};
+
+std::optional<Entry> find_listener(std::uint16_t port) {
+  constexpr const char* kListening = "0A";
+  for (const char* table : kTables) {
+    for (Entry& entry : read_table(table)) {
+      if (entry.state == kListening && entry.local == port) {
+        return std::move(entry);
+      }
     }
   }
   return std::nullopt;
@@ -57,10 +83,7 @@ bool holds(const fs::path& process, const std::string& socket) {
 }  // namespace
 
 std::string owner_of_port(std::uint16_t port) {
-  std::optional<Listener> listener = find_listener("/proc/net/tcp", port);
-  if (!listener) {
-    listener = find_listener("/proc/net/tcp6", port);
-  }
+  const std::optional<Entry> listener = find_listener(port);
   if (!listener) {
     return "";
   }
@@ -77,6 +100,22 @@ std::string owner_of_port(std::uint16_t port) {
     }
   }
   return "a process of user " + listener->user;
+}
+
+std::string other_users_at(const std::set<std::uint16_t>& ports) {
+  constexpr const char* kConnected = "01";
+  constexpr const char* kLeftByUs = "08";
+  const std::string own = std::to_string(::geteuid());
+  std::set<std::string> users;
+  for (const char* table : kTables) {
+    for (const Entry& entry : read_table(table)) {
+      if ((entry.state == kConnected || entry.state == kLeftByUs) && ports.contains(entry.remote) &&
+          entry.user != own) {
+        users.insert("user " + entry.user);
+      }
+    }
+  }
+  return base::list_text(users);
 }
 
 }  // namespace fsdp::net

@@ -7,11 +7,14 @@
 
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <set>
 #include <string>
@@ -261,109 +264,6 @@ TEST(Setup, Fault123_APortThatAStrangerHoldsIsNamedWithItsOwner) {
             HasSubstr("it is held by process " + std::to_string(::getpid()) + " (setup_test)")));
   EXPECT_EQ(ranks[1].exit_code, 1);
   EXPECT_THAT(ranks[1].output, HasSubstr("its port is open, but no store of a job answers"));
-}
-
-TEST(Setup, Fault151_StrangersAtGloosDoorDoNotEndTheJob) {
-  for (const ProcessResult& rank : test::run_processes(2, "crowd", [](int) {
-         rlimit files{};
-         ::getrlimit(RLIMIT_NOFILE, &files);
-         const rlim_t allowed = files.rlim_max;
-         files.rlim_cur = 100;
-         ::setrlimit(RLIMIT_NOFILE, &files);
-         const std::set<int> before = net::listening_sockets();
-         const World world = init({.transport = "gloo"});
-         ::getrlimit(RLIMIT_NOFILE, &files);
-         EXPECT_EQ(files.rlim_cur, allowed);
-         at::Tensor port = at::zeros({1}, at::kLong);
-         for (const int socket : net::listening_sockets()) {
-           if (!before.contains(socket) && world.rank() == 0) {
-             port.fill_(static_cast<std::int64_t>(net::port_of(socket)));
-           }
-         }
-         world.transport().broadcast(port, 0, {.name = "port"})->wait();
-         ASSERT_NE(port.item<std::int64_t>(), 0);
-         std::vector<base::Descriptor> crowd;
-         if (world.rank() == 0) {
-           files.rlim_cur = 100;
-           ::setrlimit(RLIMIT_NOFILE, &files);
-         }
-         world.barrier();
-         const net::Address door =
-             net::resolve("127.0.0.1", static_cast<std::uint16_t>(port.item<std::int64_t>()))
-                 .addresses.front();
-         for (int i = 0; i < 300 && world.rank() == 1; ++i) {
-           crowd.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-           ::connect(crowd.back().get(), reinterpret_cast<const sockaddr*>(&door.storage),
-                     door.length);
-         }
-         for (int i = 0; i < 100; ++i) {
-           world.barrier();
-         }
-       })) {
-    EXPECT_EQ(rank.exit_code, 0) << rank.output;
-  }
-}
-
-/// Takes the seats of Gloo's first pairs at the first socket on which this process listens, as
-/// another user of the host can, if he is quick; then says `word`.
-class Stranger {
- public:
-  explicit Stranger(std::string word) : word_(std::move(word)) {}
-  ~Stranger() {
-    is_stopping_ = true;
-    thread_.join();
-  }
-
- private:
-  void run() {
-    std::set<int> doors;
-    while (doors.empty() && !is_stopping_) {
-      doors = net::listening_sockets();
-    }
-    for (const int door : doors) {
-      const auto at = net::resolve("127.0.0.1", net::port_of(door)).addresses.front();
-      for (std::int64_t seat = 0; seat < 4; ++seat) {
-        connections_.push_back(net::connect_to(at, milliseconds(200)));
-        const std::string text =
-            std::string(reinterpret_cast<const char*>(&seat), sizeof(seat)) + word_;
-        ::send(connections_.back().socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
-      }
-    }
-  }
-
-  const std::string word_;
-  std::vector<net::Connection> connections_;
-  std::atomic<bool> is_stopping_ = false;
-  std::thread thread_{[this] { run(); }};
-};
-
-void connect_beside_a_stranger(const std::string& word) {
-  for (const ProcessResult& rank : test::run_processes(2, "seat", [&](int) {
-         const auto environment = base::read_rank_environment();
-         const comm::detail::Meeting meeting =
-             comm::detail::join_store(environment, "gloo", seconds(60));
-         const Stranger stranger(word);
-         ::usleep(environment.rank == 1 ? 200000 : 0);  // time for the stranger at rank 0
-         const auto transport =
-             comm::make_gloo_transport(meeting.store, {.rank = environment.rank,
-                                                       .size = environment.size,
-                                                       .master_addr = meeting.master_address,
-                                                       .timeout = seconds(60),
-                                                       .attempt = milliseconds(500)});
-         at::Tensor sum = at::full({1}, 1.0F);
-         transport->link().transport->all_reduce(sum, {.name = "sum"});
-         EXPECT_EQ(sum.item<float>(), 2);
-       })) {
-    EXPECT_EQ(rank.exit_code, 0) << rank.output;
-  }
-}
-
-TEST(Setup, Fault152_ASilentStrangerAmongGloosPairsIsFoundAndAllConnectAgain) {
-  connect_beside_a_stranger("");
-}
-
-TEST(Setup, Fault152_AStrangerWhoSpeaksAmongGloosPairsIsFoundAndAllConnectAgain) {
-  connect_beside_a_stranger(std::string(4096, 'x'));
 }
 
 TEST(Setup, OptionsLimitTheMeetingAndTheWaitsAfterIt) {

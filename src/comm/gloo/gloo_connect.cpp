@@ -7,9 +7,15 @@
 /// this job, as the job's store does (net/store_wire.hpp). Ranks then tell each other in the store
 /// how it went. If one of them has met a stranger, or nobody in time, all tear down what they have
 /// and try again, at other ports. Once all are connected, Gloo's sockets answer nobody.
+///
+/// On one host the kernel knows whose a connection is. That is told, and decides nothing: who
+/// merely knocks has no seat, and a rank that gave up for him could be held up by knocking. What
+/// Gloo reads before the proof is a seat's number and messages, whose sizes it compares with what
+/// this rank waits for, 32 bytes; it ends the process for others, see gloo_end.hpp.
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -30,6 +36,7 @@
 #include "comm/failure/broken_pipe.hpp"
 #include "comm/failure/quiet_store.hpp"
 #include "comm/gloo/gloo.hpp"
+#include "comm/gloo/gloo_end.hpp"
 #include "comm/gloo/gloo_exchange.hpp"
 #include "comm/gloo/gloo_threads.hpp"
 #include "comm/join/job_secret.hpp"
@@ -38,6 +45,7 @@
 #include "fsdp/base/log.hpp"
 #include "net/interface_choice.hpp"
 #include "net/listeners.hpp"
+#include "net/network.hpp"
 
 namespace fsdp::comm {
 namespace {
@@ -165,9 +173,23 @@ Connected connect_once(const Store& store, const GlooOptions& options, const Dig
   auto gloo = c10d::ProcessGroupGloo::Options::create(limit);
   Connected connected;
   connected.doors = add_devices(*gloo, options);
-  connected.backend =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
-  prove_pairs(*connected.backend, secret, deadline);
+  std::set<std::uint16_t> ports;
+  for (const int door : connected.doors) {
+    ports.insert(net::port_of(door));
+  }
+  const detail::NamedGlooEnd named_end(ports);
+  try {
+    connected.backend =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+    prove_pairs(*connected.backend, secret, deadline);
+  } catch (const std::exception& error) {
+    const std::string users = net::other_users_at(ports);
+    if (users.empty()) {
+      throw;
+    }
+    throw std::runtime_error(detail::cause_of(error) + " (others are connected here: " + users +
+                             ")");
+  }
   return connected;
 }
 
