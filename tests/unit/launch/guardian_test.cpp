@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -43,6 +47,9 @@ constexpr const char* kStubborn =
     "(stay $d.ignores) & "
     "setsid sh -c \"trap '' TERM; : > $d.session; exec sleep 600\" & "
     "setsid sh -c \"(trap '' TERM HUP; : > $d.daemon; exec sleep 600) &\";";
+
+/// Exit code of a process that gets no namespace.
+constexpr int kNoNamespace = 99;
 
 class GuardianTest : public testing::Test {
  protected:
@@ -124,6 +131,41 @@ TEST_F(GuardianTest, Fault153_LauncherAndGuardianKilledTogetherLeaveNoDescendant
     ::kill(launcher.pid(), SIGKILL);
     EXPECT_THAT(launcher.left_over(seconds(5)), IsEmpty());
   }
+}
+
+/// What `unshare --pid --fork --kill-child --mount-proc` does. Returns in the first process of the
+/// namespace; the process that called it ends with that.
+void enter_process_namespace() {
+  if (::unshare(CLONE_NEWPID | CLONE_NEWNS | (::geteuid() == 0 ? 0 : CLONE_NEWUSER)) != 0) {
+    ::_exit(kNoNamespace);
+  }
+  if (const pid_t first = ::fork(); first != 0) {
+    int status = 0;
+    ::waitpid(first, &status, 0);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("proc", "/proc", "proc", 0, nullptr) != 0) {
+    ::_exit(kNoNamespace);
+  }
+}
+
+TEST_F(GuardianTest, Fault153_InAProcessNamespaceNothingOutlivesAllGuards) {
+  LauncherProcess launcher(stubborn(2, "wait"), enter_process_namespace);
+  if (launcher.wait(milliseconds(300)) == kNoNamespace) {
+    GTEST_SKIP() << "this system gives no process namespace";
+  }
+  ASSERT_TRUE(stand(0) && stand(1));
+  const pid_t first = test::first_child_of(launcher.pid());
+  const pid_t second = test::first_child_of(first);
+  const std::array guards{first, second, test::first_child_of(second)};
+  for (const int signal : {SIGSTOP, SIGKILL}) {
+    for (const pid_t guard : guards) {
+      ::kill(guard, signal);
+    }
+  }
+  EXPECT_THAT(launcher.left_over(seconds(5)), IsEmpty());
 }
 
 TEST_F(GuardianTest, Fault153_AStopReachesAGuardianThatWasStopped) {

@@ -37,7 +37,8 @@ std::vector<pid_t> processes_with(const std::string& variable) {
   return found;
 }
 
-/// Waits until there is one.
+}  // namespace
+
 pid_t first_child_of(pid_t parent) {
   const std::string name = std::to_string(parent);
   pid_t found = 0;
@@ -47,8 +48,6 @@ pid_t first_child_of(pid_t parent) {
   });
   return found;
 }
-
-}  // namespace
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

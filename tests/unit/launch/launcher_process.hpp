@@ -45,6 +45,9 @@ class LauncherProcess {
   int code_ = -1;
 };
 
+/// Waits until there is one.
+pid_t first_child_of(pid_t parent);
+
 /// Waits until `condition` holds, up to `limit`.
 bool eventually(const std::function<bool()>& condition,
                 std::chrono::milliseconds limit = std::chrono::seconds(10));
