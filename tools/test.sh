@@ -5,6 +5,11 @@
 
 command_test() {
   local all=no arguments=()
+  if [[ ${1:-} == --sanitized ]]; then
+    shift
+    command_sanitize "$@"
+    return
+  fi
   if [[ $# -gt 0 && $1 != -* ]]; then
     test_cases "$@"
     return
@@ -79,7 +84,19 @@ run_ctest() {
   (cd "$root" && ctest --preset "$name" -j "$(jobs)" --output-junit "$report" \
     --test-output-size-passed 10000000 "$@") || status=$?
   python3 "$root/tools/check_skips.py" "$report"
+  # What a sanitizer says of a process that a test starts need not fail the test.
+  case $name in
+    asan | tsan) python3 "$root/tools/sanitize.py" reports "$report" >&2 || status=1 ;;
+    *) ;;
+  esac
   return "$status"
+}
+
+# command_sanitize [options of tools/sanitize.py share]: a share of the tests under the sanitizers.
+command_sanitize() {
+  configured asan
+  configured tsan
+  (cd "$root" && python3 tools/sanitize.py share "$@" build/tsan build/asan)
 }
 
 # ./dev test --all -----------------------------------------------------------------------------------

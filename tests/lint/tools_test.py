@@ -13,6 +13,8 @@ from unittest import mock
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
+import sanitize  # noqa: E402
+
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
 
 
@@ -296,6 +298,91 @@ class SelectTestsTest(unittest.TestCase):
         code, text = self.select("cases", "Layout.IsEqal")
         self.assertEqual(code, 1)
         self.assertIn("no test case matches 'Layout.IsEqal'; near it: Layout.IsEqual", text)
+
+
+class SanitizeTest(unittest.TestCase):
+    """./dev test --sanitized over a runner and a builder made for the purpose."""
+
+    RUNNER = """
+        if [[ "$*" == *-N* ]]; then
+          for i in 0 1 2 3 4 5; do printf '  Test #%d: t%d\\n' $((i + 1)) $i; done
+          exit 0
+        fi
+        for bad in $bad; do [[ "$*" != *"^$bad\\$"* ]] || { echo "$text"; exit "$code"; }; done
+        sleep "$run_s"
+    """
+
+    def setUp(self):
+        self.root = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        shutil.copytree(TOOLS, self.root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+        for name, script in (("ctest", self.RUNNER), ("cmake", 'sleep "$build_s"')):
+            path = self.root / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("#!/usr/bin/env bash\n" + textwrap.dedent(script))
+            path.chmod(0o755)
+        build = self.root / "build" / "asan"
+        build.mkdir(parents=True)
+        (build / "build.ninja").touch()
+        lines = (f'add_test([=[t{i}]=] "{build.resolve()}/bin/t{i}")' for i in range(6))
+        (build / "CTestTestfile.cmake").write_text("\n".join(lines))
+
+    def share(self, *options, bad="", code=0, text="", run_s=0, build_s=0):
+        done = subprocess.run(
+            [sys.executable, "tools/sanitize.py", "share", *options, "build/asan"],
+            cwd=self.root,
+            env={"bad": bad, "code": str(code), "text": text, "run_s": str(run_s), "build_s": str(build_s),
+                 "PATH": f"{self.root}/bin:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    def order(self, text):
+        return [line.split()[1] for line in text.splitlines() if line.endswith("passed")]
+
+    def test_each_seed_has_another_order_and_each_test_its_turn(self):
+        code, text = self.share("--seed", "a")
+        self.assertEqual(code, 0, text)
+        self.assertIn("asan: 6 of 6 tests, 0 failed (seed a)", text)
+        self.assertEqual(self.order(self.share("--seed", "a")[1]), self.order(text))
+        firsts = {sanitize.in_order([f"t{i}" for i in range(6)], str(seed))[0] for seed in range(60)}
+        self.assertEqual(len(firsts), 6)
+
+    def test_it_ends_when_its_time_is_up(self):
+        code, text = self.share("--seed", "a", "--run", "42", run_s=1)
+        self.assertEqual(code, 0, text)
+        self.assertIn("asan: 2 of 6 tests", text)  # a third is expected to take 40 s
+        code, text = self.share("--seed", "a", "--build", "6", build_s=4)
+        self.assertEqual(code, 0, text)
+        self.assertIn("asan: 1 of 6 tests", text)
+
+    def test_what_a_plain_build_says_of_a_test_counts(self):
+        report = self.root / "build/release/tests.xml"
+        report.parent.mkdir()
+        report.write_text('<testsuite><testcase name="t3" time="100"/></testsuite>')
+        text = self.share("--seed", "a")[1]
+        self.assertIn("asan: 5 of 6 tests", text)
+        self.assertNotIn("t3", self.order(text))
+
+    def test_a_failure_and_a_report_fail(self):
+        code, text = self.share("--seed", "a", bad="t2", code=8, text="no")
+        self.assertEqual(code, 1)
+        self.assertRegex(text, r"t2 .*FAILED")
+        self.assertIn("asan: 6 of 6 tests, 1 failed", text)
+        code, text = self.share("--seed", "a", bad="t2", text="a.cpp:3:5: runtime error: signed integer overflow")
+        self.assertEqual(code, 1)
+        self.assertRegex(text, r"t2 .*a.cpp:3:5: runtime error: signed integer overflow")
+
+    def test_reports_are_found_in_the_output_of_tests_that_passed(self):
+        path = self.root / "tests.xml"
+        case = '<testcase name="x" status="run"><system-out>{}</system-out></testcase>'
+        for text, code in (("fine", 0), ("==1==ERROR: AddressSanitizer: heap-use-after-free on address", 1)):
+            path.write_text(f"<testsuite>{case.format(text)}</testsuite>")
+            command = [sys.executable, "tools/sanitize.py", "reports", str(path)]
+            done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
+            self.assertEqual(done.returncode, code)
+            self.assertEqual("x: ==1==ERROR" in done.stdout, code == 1)
 
 
 class TestEverythingTest(unittest.TestCase):
