@@ -2,8 +2,8 @@
 /// What strangers can do at the ports at which Gloo listens while ranks connect.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <sys/resource.h>
 #include <sys/socket.h>
