@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/near_names.hpp"
 #include "engine/executor/engine.hpp"
 #include "engine/executor/participate.hpp"
 #include "fsdp/base/error.hpp"
@@ -74,9 +75,18 @@ at::Tensor Sharded::participate(const std::string& unit) const {
   const auto is_asked = [&](const engine::Unit& of) {
     return of.name == unit || (!of.module.empty() && of.module == unit);  // with all its parts
   };
-  FSDP_CHECK(std::ranges::any_of(units, is_asked), ErrorCode::kNotFound,
-             "[participate] no unit is called \"", unit,
-             "\"; sharded.report().units have their names");
+  if (std::ranges::none_of(units, is_asked)) {
+    std::vector<std::string> names;
+    for (const engine::Unit& of : units) {
+      names.push_back(of.name);
+      if (!of.module.empty() && of.module != of.name) {
+        names.push_back(of.module);
+      }
+    }
+    fail(ErrorCode::kNotFound, "[participate] no unit is called \"", unit, "\"; of ", units.size(),
+         " units the nearest are ", base::near_names_text(unit, names),
+         ", and sharded.report().units have all names");
+  }
   return engine::participate(
       engine_, [&](const engine::Unit& of, const engine::Parameter&) { return is_asked(of); });
 }

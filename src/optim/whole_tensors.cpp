@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "comm/tensor_at.hpp"
+#include "base/near_names.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/shard_access.hpp"
@@ -42,8 +43,14 @@ WholeTensors::WholeTensors(Sharded sharded, std::vector<std::string> names,
   std::vector<NamedShard> shards;
   for (const std::string& name : names) {
     const auto found = by_name.find(name);
-    FSDP_CHECK(found != by_name.end(), ErrorCode::kNotFound,
-               "[WholeTensors] no parameter is called \"", name, "\"");
+    if (found == by_name.end()) {
+      std::vector<std::string> known;
+      for (const auto& [of, shard] : by_name) {
+        known.push_back(of);
+      }
+      fail(ErrorCode::kNotFound, "[WholeTensors] no parameter is called \"", name,
+           "\", nearest are ", base::near_names_text(name, known));
+    }
     shards.push_back(found->second);
   }
   if (dtype_ == at::ScalarType::Undefined) {

@@ -363,7 +363,8 @@ TEST(Participate, MistakesAreNamed) {
     const Sharded sharded = fully_shard(net, world, options);
     EXPECT_THAT(error_of([&] { sharded.participate(*net->decoder); }),
                 AllOf(HasSubstr("\"decoder\" is not optional"), HasSubstr("Options::rules")));
-    EXPECT_THAT(error_of([&] { sharded.participate("coder"); }), HasSubstr("[not found]"));
+    EXPECT_THAT(error_of([&] { sharded.participate("encodre"); }),
+                AllOf(HasSubstr("[not found]"), HasSubstr("the nearest are \"encoder\"")));
     EXPECT_THAT(error_of([&] { sharded.participate(*nn::Linear(2, 2)); }),
                 HasSubstr("is not one of this Sharded"));
     EXPECT_THAT(error_of([&] { sharded.participate(*nn::ReLU()); }), HasSubstr("has no weights"));

@@ -177,10 +177,16 @@ std::vector<at::Tensor> drop_ignored(ModuleTree& tree, const std::vector<std::st
     const auto is_ignored = [&](const auto& parameter) {
       return base::matches(pattern, parameter.first);
     };
-    FSDP_CHECK(std::ranges::any_of(tree.parameters, is_ignored), ErrorCode::kNotFound,
-               "[fully_shard] Options::ignore has \"", pattern,
-               "\", which is no parameter's name; names are those of named_parameters(), and * "
-               "stands for any text");
+    if (std::ranges::none_of(tree.parameters, is_ignored)) {
+      std::vector<std::string> names;
+      for (const auto& parameter : tree.parameters) {
+        names.push_back(parameter.first);
+      }
+      const std::string near = base::near_names_text(pattern, names);
+      fail(ErrorCode::kNotFound, "[fully_shard] Options::ignore has \"", pattern,
+           "\", which is no parameter's name", near.empty() ? "" : ", nearest are " + near,
+           "; names are those of named_parameters(), and * stands for any text");
+    }
   }
   std::vector<at::Tensor> dropped;
   std::erase_if(tree.parameters, [&](const auto& parameter) {

@@ -73,9 +73,18 @@ std::map<std::string, Terms> terms_of_units(const ModuleTree& tree,
                                             const Options& options) {
   for (std::size_t i = 0; i < options.rules.size(); ++i) {
     for (const std::string& name : options.rules[i].units.required_names) {
-      FSDP_CHECK(numels.contains(name), ErrorCode::kNotFound, "[fully_shard] Options::rules[", i,
-                 "] lists \"", name,
-                 "\", which is not the module of a unit: list it in Options::units too");
+      if (!numels.contains(name)) {
+        std::vector<std::string> units;
+        for (const auto& [unit, numel] : numels) {
+          if (!unit.empty()) {
+            units.push_back(unit);
+          }
+        }
+        const std::string near = base::near_names_text(name, units);
+        fail(ErrorCode::kNotFound, "[fully_shard] Options::rules[", i, "] lists \"", name,
+             "\", which is not the module of a unit", near.empty() ? "" : ", nearest are " + near,
+             ": list it in Options::units too");
+      }
     }
   }
   for (std::size_t i = 0; i < options.rules.size(); ++i) {
