@@ -46,7 +46,7 @@ FLOORS = {
     ],
     # Weights and gradients know nothing of each other; who carries out the schedule knows both.
     "engine/executor": [
-        ["events", "health", "promise", "refusals", "setup"],
+        ["events", "health", "promise", "refusals", "setup", "strangers"],
         ["residency", "gradients"],
         ["executor", "initial_weights"],
         ["full_scope"],

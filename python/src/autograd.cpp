@@ -34,7 +34,7 @@ py::object run_backward(const py::object& inner, const py::args& arguments,
   const torch::autograd::edge_list roots = roots_of(arguments);
   {
     const py::gil_scoped_release unlocked;
-    engine::run_as_backward(roots, [&] {
+    engine::run_as_backward([&] {
       const py::gil_scoped_acquire locked;
       result = inner(*arguments, **keywords);
     });

@@ -315,4 +315,27 @@ TEST(Sharding, Fault147_UnitsThatFitNothingAreRefusedWithNearNames) {
   });
 }
 
+TEST(Sharding, Fault147_ANameThatIsNotThereIsAnsweredWithNearOnes) {
+  run_threads(1, [](World world) {
+    const auto error_with = [&](const std::function<void(Options & options)>& set) {
+      nn::Sequential model(nn::Linear(4, 4), nn::ReLU(), nn::Linear(4, 4));
+      Options options = test_options(units_listed({"0", "2"}));
+      set(options);
+      return error_of([&] { fully_shard(model, world, options); });
+    };
+    EXPECT_THAT(error_with([](Options& of) { of.units = units_listed({"0", "02"}); }),
+                AllOf(HasSubstr("called \"02\""), HasSubstr("nearest are \"0\", \"2\", \"1\"")));
+    EXPECT_THAT(error_with([](Options& of) { of.precision.full_precision = units_listed({"22"}); }),
+                AllOf(HasSubstr("lists \"22\""), HasSubstr("nearest are \"2\"")));
+    EXPECT_THAT(error_with([](Options& of) { of.ignore = {"2.wieght"}; }),
+                HasSubstr("nearest are \"2.weight\""));
+    EXPECT_THAT(error_with([](Options& of) { of.rules = {{.units = units_listed({"1"})}}; }),
+                AllOf(HasSubstr("rules[0] lists \"1\""), HasSubstr("nearest are \"0\", \"2\"")));
+    nn::Sequential model(nn::Linear(4, 4));
+    const Sharded sharded = fully_shard(model, world, test_options({}));
+    EXPECT_THAT(error_of([&] { optim::WholeTensors(sharded, {"0.wieght"}); }),
+                HasSubstr("nearest are \"0.weight\", \"0.bias\""));
+  });
+}
+
 }  // namespace

@@ -154,6 +154,7 @@ class Sharded {
   /// Gathers all units, in their shards' type: inside, the module's weights have it, and operators
   /// compute in it. With `writeback`, edits made inside reach the shards (each rank keeps its
   /// slice of its own edit, so make the same edit on all ranks).
+  /// Shards do not change meanwhile: a step, a swap of averages or a load is refused.
   /// @collective all ranks @blocks @throws Error kInvalidArgument inside a backward, or with
   /// writeback inside a scope without
   FullParameters full_parameters(bool writeback = false) const;

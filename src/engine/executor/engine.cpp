@@ -16,7 +16,6 @@
 #include "engine/touch/backward.hpp"
 #include "engine/unit/home.hpp"
 #include "engine/unit/named_shards.hpp"
-#include "fsdp/base/log.hpp"
 
 namespace fsdp::engine {
 
@@ -46,8 +45,9 @@ Engine::Engine(Partition partition, const World& world, Options options)
     : world_(world),
       options_(std::move(options)),
       copier_(make_copier(options_, partition.units.front().device, counters_)),
-      ignored_(std::move(partition.ignored)),
       watch_(std::move(partition.watch)),
+      script_watch_(std::move(partition.script_watch)),
+      strangers_(std::move(partition.ignored)),
       buffers_(std::move(partition.buffers), std::move(partition.low_buffers)),
       layout_(Setup(std::move(partition), world_, options_, copier_.get()).layout()),
       promise_(layout_, options_, ledger_),
@@ -115,7 +115,12 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
   const c10::NoGradGuard no_grad;
   check_touch(layout_, hits, op, full_scope_.takes_writes());
   full_scope_.adopt();
-  residency_.note_taken(hits);
+  for (const Hit& hit : hits) {
+    if (hit.is_write) {
+      full_scope_.expect_other(
+          {.unit = hit.unit, .parameter = hit.parameter});  // set_(), resize_()
+    }
+  }
   Pass pass = Pass::kBackward;
   if (current_graph_task() >= 0 || gradients_.is_open()) {
     open_backward();
@@ -134,6 +139,7 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
       promise_.print(world_.rank(), world_.size(), gradients_.divisor());
     }
   }
+  residency_.note_taken(hits, records_graph);
   executor_.take(units, pass, {.op = op, .signature = signature});
 }
 
@@ -142,9 +148,14 @@ void Engine::touch(std::span<const int> units, std::span<const Hit> hits, const 
 void Engine::watch_module(const Hit& first) {
   const bool is_again = first.unit == watched_at_.unit && first.parameter == watched_at_.parameter;
   if ((is_again || executor_.expects_changes()) && !full_scope_.is_open()) {
-    watch_.check();
+    check_module();
     watched_at_ = {.unit = first.unit, .parameter = first.parameter};
   }
+}
+
+void Engine::check_module() const {
+  watch_.check();
+  script_watch_.check();
 }
 
 void Engine::release(std::span<const int> units) noexcept {
@@ -167,9 +178,15 @@ void Engine::weight_viewed(int unit, int parameter) {
   }
 }
 
+void Engine::weight_replaced(int unit, int parameter) {
+  const std::lock_guard lock(mutex_);
+  full_scope_.expect_other({.unit = unit, .parameter = parameter});
+}
+
 void Engine::shard_written(int unit) {
   const std::lock_guard lock(mutex_);
   check_usable();
+  full_scope_.check_takes_shards(unit);
   if (gradients_.has_waiting()) {
     follow_module_grads();
     gradients_.check_none_waits(unit);
@@ -221,6 +238,7 @@ void Engine::open_backward() {
   if (gradients_.open()) {
     renew_promise();
   }
+  strangers_.begin();
   executor_.begin_backward();
 }
 
@@ -228,6 +246,7 @@ void Engine::expect_gradient(int unit, int parameter) {
   const auto lock = enter();
   const c10::NoGradGuard no_grad;
   open_backward();
+  strangers_.look();
   gradients_.take_out_guard(unit, parameter);
 }
 
@@ -253,22 +272,20 @@ void Engine::end_backward() {
   const bool has_gradients = gradients_.has_gradients();
   executor_.end_backward();
   if (has_gradients) {
-    check_leaves();
+    end_step();
+  } else {
+    strangers_.begin();
   }
 }
 
-void Engine::check_leaves() {
+void Engine::end_step() {
   const bool is_first = !std::exchange(has_trained_, true);
   const std::vector<ModuleLayout::Index> left_out = residency_.left_out(/*ever=*/is_first);
+  strangers_.end(layout_, left_out, /*tells=*/world_.rank() == 0);
+  residency_.tell_of_stand_ins(left_out, /*tells=*/world_.rank() == 0);
   residency_.end_step();
-  if (!is_first && left_out.empty()) {
-    return;
-  }
-  const at::Tensor stranger = engine::check_leaves(layout_, left_out, backward_leaves(), ignored_);
-  if (is_first && stranger.defined() && world_.rank() == 0) {
-    base::log(base::LogLevel::kWarn, "a tensor of shape ", stranger.sizes(),
-              " that requires grad takes part in the loss and is in no shard: its gradient is each "
-              "rank's own. A weight is to be registered before fully_shard(); an input may be so");
+  if (!full_scope_.is_open()) {
+    check_module();  // a forward that began with another weight than the last was not looked at
   }
 }
 
@@ -406,7 +423,7 @@ bool Engine::is_unsharded(int unit) {
 
 const std::vector<NamedBuffer>& Engine::buffers() {
   const std::lock_guard lock(mutex_);
-  watch_.check();
+  check_module();
   executor_.expect_changes();  // the caller may write them
   buffers_.sync();
   return buffers_.saved();

@@ -19,6 +19,7 @@
 #include "engine/executor/health.hpp"
 #include "engine/executor/promise.hpp"
 #include "engine/executor/residency.hpp"
+#include "engine/executor/strangers.hpp"
 #include "engine/partition/partition.hpp"
 #include "engine/touch/backward_target.hpp"
 #include "engine/touch/touch.hpp"
@@ -49,6 +50,7 @@ class Engine : public TouchTarget,
              std::uint64_t signature) override;
   void release(std::span<const int> units) noexcept override;
   void weight_viewed(int unit, int parameter) override;
+  void weight_replaced(int unit, int parameter) override;
   void shard_written(int unit) override;
   [[noreturn]] void refuse_mixing(int unit, std::int64_t begin, bool is_gradient,
                                   const char* op) override;
@@ -125,7 +127,9 @@ class Engine : public TouchTarget,
   void renew_promise();
   /// See NOTE [a module that changes after it was sharded].
   void watch_module(const Hit& first);
-  void check_leaves();
+  void check_module() const;
+  /// A backward that brought gradients has ended.
+  void end_step();
 
   mutable std::recursive_mutex mutex_;
   World world_;
@@ -133,8 +137,9 @@ class Engine : public TouchTarget,
   memory::Ledger ledger_;
   Counters counters_;
   std::unique_ptr<Copier> copier_;  ///< between the shards' memory and the weights', if they differ
-  const std::vector<at::Tensor> ignored_;  ///< parameters in no shard, on purpose
   const ModuleWatch watch_;
+  const ScriptWatch script_watch_;
+  Strangers strangers_;
   ModuleLayout::Index watched_at_ = {.unit = -1, .parameter = -1};
   bool has_trained_ = false;
   ModuleBuffers buffers_;

@@ -88,11 +88,23 @@ void FullScope::show(int index, const at::Tensor& whole) {
   residency_.show(index, *views);
 }
 
-void FullScope::adopt() {
-  const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
-  for (int unit = 0; depth_ > 0 && unit < layout_.count(); ++unit) {
-    adopt(unit);
+void FullScope::expect_other(ModuleLayout::Index weight) {
+  if (depth_ > 0) {
+    expected_.push_back(weight);
   }
+}
+
+void FullScope::adopt() {
+  if (expected_.empty()) {
+    return;
+  }
+  const c10::impl::ExcludeDispatchKeyGuard no_touch(kTouchKey);
+  for (const ModuleLayout::Index& weight : expected_) {
+    if (!residency_.is_shown(weight.unit, weight.parameter)) {
+      adopt(weight.unit);
+    }
+  }
+  expected_.clear();
 }
 
 /// See NOTE [weights replaced inside of a scope].
@@ -132,6 +144,15 @@ void FullScope::check() {
   if (refusal_ != nullptr) {
     std::rethrow_exception(std::exchange(refusal_, nullptr));
   }
+}
+
+void FullScope::check_takes_shards(int unit) const {
+  FSDP_CHECK(depth_ == 0, ErrorCode::kInvalidArgument, "[full_parameters] the shards of unit \"",
+             layout_.at(unit).name, "\" are about to change inside a scope, ",
+             is_written_back_
+                 ? "whose end would write the weights that it began with over the change"
+                 : "which would show the weights that it began with",
+             ". Leave it before an optimizer steps, averages are swapped or shards are loaded");
 }
 
 void FullScope::end(std::uint64_t scope) {
@@ -179,6 +200,7 @@ void FullScope::clear() {
   }
   views_.clear();
   whole_.clear();
+  expected_.clear();
   ledger_.remove(memory::Kind::kFullScope, std::exchange(bytes_, 0));
   is_written_back_ = false;
 }

@@ -64,31 +64,6 @@ void check_touch(const ModuleLayout& layout, std::span<const Hit> hits, const ch
              "was freed: the memory promise would not hold. Switch autocast off around the model");
 }
 
-at::Tensor check_leaves(const ModuleLayout& layout, std::span<const ModuleLayout::Index> left_out,
-                        const std::vector<at::Tensor>& leaves,
-                        const std::vector<at::Tensor>& ignored) {
-  at::Tensor stranger;
-  for (const at::Tensor& leaf : leaves) {
-    if (leaf.key_set().has(kTouchKey) ||
-        std::ranges::any_of(ignored, [&](const at::Tensor& one) { return one.is_same(leaf); })) {
-      continue;
-    }
-    stranger = leaf;
-    for (const ModuleLayout::Index& index : left_out) {
-      const Parameter& parameter = layout.at(index.unit).at(index.parameter);
-      FSDP_CHECK(
-          leaf.sizes() != at::IntArrayRef(parameter.sizes), ErrorCode::kInvalidArgument,
-          "[backward] no operator of this step took \"", parameter.name,
-          "\", but the gradient of another tensor of its shape, ", leaf.sizes(),
-          ", was computed, which is in no shard: each rank has its own, and no checkpoint has "
-          "it. Was a tensor or a module assigned to a member? Use register_parameter(), "
-          "register_module() or replace_module() before fully_shard(), and tie_weights() to "
-          "share a weight");
-    }
-  }
-  return stranger;
-}
-
 void refuse_unscaled_loss() {
   fail(ErrorCode::kInvalidArgument,
        "[touch] the model trains in float16, whose smallest number is 6e-8, and no "

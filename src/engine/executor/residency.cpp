@@ -7,6 +7,7 @@
 #include "comm/tensor_at.hpp"
 #include "engine/unit/home.hpp"
 #include "fsdp/base/error.hpp"
+#include "fsdp/base/log.hpp"
 
 namespace fsdp::engine {
 
@@ -218,9 +219,11 @@ void Residency::put_away(int unit) {
   }
 }
 
-void Residency::note_taken(std::span<const Hit> hits) {
+void Residency::note_taken(std::span<const Hit> hits, bool records_graph) {
   for (const Hit& hit : hits) {
-    of(hit.unit).taken[static_cast<std::size_t>(hit.parameter)] |= kEver | kThisStep;
+    Taken& of = taken(hit.unit, hit.parameter);
+    of.ever = of.this_step = true;
+    of.recorded += records_graph ? 1 : 0;
   }
 }
 
@@ -228,9 +231,8 @@ void Residency::check_all_taken() const {
   for (int unit = 0; unit < layout_.count(); ++unit) {
     for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
       const Parameter& parameter = layout_.at(unit).at(i);
-      const bool was_taken = of(unit).taken[static_cast<std::size_t>(i)] != 0;
       FSDP_CHECK(
-          was_taken || !parameter.has_no_member || !parameter.tensor.requires_grad(),
+          taken(unit, i).ever || !parameter.has_no_member || !parameter.tensor.requires_grad(),
           ErrorCode::kInvalidArgument, "[backward] parameter \"", parameter.name,
           "\" is registered but no operator took it and no member holds it: was another "
           "tensor assigned to the member? That does not tie weights. Use fsdp::tie_weights(), or "
@@ -243,8 +245,8 @@ std::vector<ModuleLayout::Index> Residency::left_out(bool ever) const {
   std::vector<ModuleLayout::Index> left_out;
   for (int unit = 0; unit < layout_.count(); ++unit) {
     for (int i = 0; i < layout_.at(unit).layout->parameters(); ++i) {
-      const char taken = of(unit).taken[static_cast<std::size_t>(i)];
-      const bool is_left_out = ever ? taken == 0 : (taken & (kThisStep | kLastStep)) == kLastStep;
+      const Taken& of = taken(unit, i);
+      const bool is_left_out = ever ? !of.ever : of.last_step && !of.this_step;
       if (is_left_out && layout_.at(unit).at(i).tensor.requires_grad()) {
         left_out.push_back({.unit = unit, .parameter = i});
       }
@@ -253,10 +255,39 @@ std::vector<ModuleLayout::Index> Residency::left_out(bool ever) const {
   return left_out;
 }
 
+void Residency::tell_of_stand_ins(std::span<const ModuleLayout::Index> left_out, bool tells) {
+  std::string text;
+  for (const ModuleLayout::Index& index : left_out) {
+    const Parameter& missing = layout_.at(index.unit).at(index.parameter);
+    Taken& of = taken(index.unit, index.parameter);
+    for (int unit = 0; unit < layout_.count() && of.before > 0 && !of.is_told; ++unit) {
+      for (int i = 0; i < layout_.at(unit).layout->parameters() && !of.is_told; ++i) {
+        const Taken& other = taken(unit, i);
+        if (other.before > 0 && other.recorded == other.before + of.before &&
+            layout_.at(unit).at(i).sizes == missing.sizes) {
+          of.is_told = true;
+          text += (text.empty() ? "no operator took \"" : ", nor \"") + missing.name +
+                  "\", and \"" + layout_.at(unit).at(i).name + "\" was taken in its place";
+        }
+      }
+    }
+  }
+  if (text.empty() || !tells) {
+    return;
+  }
+  base::log(
+      base::LogLevel::kWarn, text,
+      " in this step. Was a tensor assigned to a member after fully_shard()? That does not tie "
+      "weights: the one that was there stays in shards and checkpoints, untrained. Use "
+      "tie_weights() before fully_shard(). A module that chooses its layers anew in each step "
+      "may go on");
+}
+
 void Residency::end_step() {
   for (OfUnit& unit : of_units_) {
-    for (char& taken : unit.taken) {
-      taken = static_cast<char>((taken & kEver) | ((taken & kThisStep) != 0 ? kLastStep : 0));
+    for (Taken& taken : unit.taken) {
+      taken.last_step = std::exchange(taken.this_step, false);
+      taken.before = std::exchange(taken.recorded, 0);
     }
   }
 }

@@ -26,6 +26,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/executor/events.hpp"
@@ -90,14 +91,18 @@ class Residency {
   /// Points them at `whole`, in the type that operators take; until put_away().
   void install(int unit, void* whole);
   void put_away(int unit);
-  /// Operators take these weights.
-  void note_taken(std::span<const Hit> hits);
+  /// Operators take these weights, and `records_graph` of it.
+  void note_taken(std::span<const Hit> hits, bool records_graph);
   /// @throws Error kInvalidArgument for a parameter that no operator has ever taken, and that no
   /// member held
   void check_all_taken() const;
   /// Parameters that train and were not taken since end_step(), though they were before it; or, if
   /// `ever`, that were not taken at all.
   std::vector<ModuleLayout::Index> left_out(bool ever) const;
+  /// Tells, if `tells`, of weights that were left out while another of the same shape was taken as
+  /// often as both in the step before, as it would be if it was assigned to the one's member. Of
+  /// each once.
+  void tell_of_stand_ins(std::span<const ModuleLayout::Index> left_out, bool tells);
   /// A step has ended.
   void end_step();
 
@@ -124,12 +129,15 @@ class Residency {
   void start_over();
 
  private:
-  static constexpr char kEver = 1;
-  static constexpr char kThisStep = 2;
-  static constexpr char kLastStep = 4;
+  /// When operators took a parameter.
+  struct Taken {
+    bool ever = false, this_step = false, last_step = false;
+    bool is_told = false;                    ///< see tell_of_stand_ins()
+    std::uint32_t recorded = 0, before = 0;  ///< how often in graphs: in this step, in the last
+  };
   /// What is known of a unit's weights.
   struct OfUnit {
-    std::vector<char> taken;           ///< by parameter: bits, when an operator took it
+    std::vector<Taken> taken;          ///< by parameter
     std::uint32_t seen_version = 0;    ///< of the shard, when its weights were last used
     bool was_in_forward = false;       ///< its weights were taken since, and no backward has ended
     bool were_weights_bumped = false;  ///< their version counters know of what came since
@@ -139,6 +147,12 @@ class Residency {
   OfUnit& of(int unit) { return of_units_[static_cast<std::size_t>(unit)]; }
   const OfUnit& of(int unit) const { return of_units_[static_cast<std::size_t>(unit)]; }
   Slice& slice(int unit) { return slices_[static_cast<std::size_t>(unit)]; }
+  Taken& taken(int unit, int parameter) {
+    return of(unit).taken[static_cast<std::size_t>(parameter)];
+  }
+  const Taken& taken(int unit, int parameter) const {
+    return of(unit).taken[static_cast<std::size_t>(parameter)];
+  }
   WeightViews& views(int unit) { return views_[static_cast<std::size_t>(unit)]; }
   /// By what the order of streams goes. See NOTE [several streams].
   struct Uses {

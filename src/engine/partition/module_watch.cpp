@@ -22,14 +22,14 @@ std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
-[[noreturn]] void refuse(const std::string& change, const std::string& consequence) {
+}  // namespace
+
+void refuse_change(const std::string& change, const std::string& consequence) {
   fail(ErrorCode::kInvalidArgument, "[module] ", change, " after fully_shard(): ", consequence,
        ". Change a module before it is sharded. To shard it again, copy the weights inside "
        "full_parameters(), let go of this Sharded and its optimizers, put the copies back by "
        "set_data(), and call fully_shard() on the changed module");
 }
-
-}  // namespace
 
 ModuleWatch::ModuleWatch(torch::nn::Module& module, std::vector<std::string> ignored)
     : root_(module.weak_from_this()), ignored_(std::move(ignored)) {
@@ -84,8 +84,8 @@ class ModuleWatch::Comparison {
     }
     for (const ModuleWatch::Member& member : node.members) {
       if (address(*member.member) != member.is) {
-        refuse("another tensor was assigned to \"" + joined(node.path, member.name) + "\"",
-               "forward uses it, and the shards have the one that was there");
+        refuse_change("another tensor was assigned to \"" + joined(node.path, member.name) + "\"",
+                      "forward uses it, and the shards have the one that was there");
       }
     }
     const ModuleRegistry& children = children_of(module);
@@ -121,18 +121,18 @@ class ModuleWatch::Comparison {
         continue;
       }
       if (known == entries.end()) {
-        refuse(kind + " \"" + name + "\" was registered",
-               "it is in no shard, so each rank has its own, and no checkpoint has it");
+        refuse_change(kind + " \"" + name + "\" was registered",
+                      "it is in no shard, so each rank has its own, and no checkpoint has it");
       }
       if (known->is != address(item.value())) {
-        refuse(kind + " \"" + name + "\" was replaced",
-               "the one that was there is sharded and saved");
+        refuse_change(kind + " \"" + name + "\" was replaced",
+                      "the one that was there is sharded and saved");
       }
     }
     for (const Entry& entry : entries) {
       if (!entry.is_free && !registry.contains(entry.name)) {
-        refuse(kind + " \"" + joined(path, entry.name) + "\" was removed",
-               "it is still sharded and saved");
+        refuse_change(kind + " \"" + joined(path, entry.name) + "\" was removed",
+                      "it is still sharded and saved");
       }
     }
   }
@@ -146,18 +146,19 @@ class ModuleWatch::Comparison {
         continue;
       }
       if (known != node.children.end() && had_tensors(node, *known)) {
-        refuse("module \"" + name + "\" was replaced",
-               "the weights of the one that was there are sharded and saved, not its own");
+        refuse_change("module \"" + name + "\" was replaced",
+                      "the weights of the one that was there are sharded and saved, not its own");
       }
       if (has_tensors(*item.value(), name)) {
-        refuse("module \"" + name + "\" was registered",
-               "its weights are in no shard, so each rank has its own, and no checkpoint has them");
+        refuse_change(
+            "module \"" + name + "\" was registered",
+            "its weights are in no shard, so each rank has its own, and no checkpoint has them");
       }
     }
     for (const Entry& entry : node.children) {
       if (!registry.contains(entry.name) && had_tensors(node, entry)) {
-        refuse("module \"" + joined(node.path, entry.name) + "\" was removed",
-               "its weights are still sharded and saved");
+        refuse_change("module \"" + joined(node.path, entry.name) + "\" was removed",
+                      "its weights are still sharded and saved");
       }
     }
   }

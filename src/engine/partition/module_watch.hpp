@@ -5,14 +5,22 @@
 /// Units and shards are made once, of the tensors that the module has then. What comes later, by
 /// register_parameter(), register_module(), replace_module() or an assignment to a member, lives in
 /// no shard: each rank trains its own, and no checkpoint has it. What is gone stays in the shards
-/// and in files. Three sources show it:
+/// and in files. Four sources show it:
 ///
 ///   the registries             entry by entry and by address, before a forward and a save: here
 ///   members of torch::nn's     likewise, because forward uses the member, and an assignment leaves
 ///   layers                     the registry behind: here
-///   the graph of a backward    a training leaf that is in no shard, where a weight that used to be
-///                              taken was not: finds members of a program's own classes, which
-///                              nothing else shows. See Engine::check_leaves().
+///   slots of a TorchScript     likewise: see script_watch.hpp
+///   module's objects
+///   the graph of a backward    a training leaf that is in no shard: finds members of a program's
+///   own
+///                              classes, which nothing else shows. Of the shape of a weight that
+///                              used to be taken and was not it is an error; else it may be an
+///                              input, and is told of, once. See strangers.hpp
+///
+/// A member of a program's own class that is assigned another sharded weight leaves one trace: the
+/// one is taken no more, the other as often as both before. Modules that choose their layers may do
+/// so too, so it is told of, once: Residency::tell_of_stand_ins().
 ///
 /// Comparing allocates nothing, and takes two loads per entry.
 #pragma once
@@ -29,10 +37,13 @@ class Module;
 
 namespace fsdp::engine {
 
+/// Throws the error that names a change and says how to shard again.
+[[noreturn]] void refuse_change(const std::string& change, const std::string& consequence);
+
 /// *Thread safety*: immutable; the module must not change meanwhile.
 class ModuleWatch {
  public:
-  /// Of a TorchScript module, which cannot change: sees nothing.
+  /// Sees nothing.
   ModuleWatch() = default;
   /// `ignored`: Options::ignore, names that may come, go and change.
   ModuleWatch(torch::nn::Module& module, std::vector<std::string> ignored);

@@ -10,6 +10,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/near_names.hpp"
 #include "engine/partition/module_tree.hpp"
 #include "engine/partition/unit_rules.hpp"
 #include "engine/touch/deferred.hpp"
@@ -29,6 +30,18 @@ std::string owner_of(const std::string& path, const std::set<std::string>& claim
     }
   }
   return {};
+}
+
+/// `, nearest are "h.0", "h.1"`; empty in a module without others inside.
+std::string near_modules(const ModuleTree& tree, const std::string& wanted) {
+  std::vector<std::string> names;
+  for (const ModuleTree::Node& node : tree.modules) {
+    if (!node.name.empty()) {
+      names.push_back(node.name);
+    }
+  }
+  const std::string near = base::near_names_text(wanted, names);
+  return near.empty() ? "" : ", nearest are " + near;
 }
 
 /// Asks the policy about every module, innermost first.
@@ -52,8 +65,8 @@ std::set<std::string> claim(const ModuleTree& tree, const Units& policy) {
   }
   for (const std::string& name : policy.required_names) {
     FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound, "[fully_shard] no module is called \"",
-               name,
-               "\"; modules have the names that named_modules() shows, without a leading dot");
+               name, "\"", near_modules(tree, name),
+               "; modules have the names that named_modules() shows, without a leading dot");
   }
   check_units_fit(tree, policy);
   return claimed;
@@ -74,7 +87,7 @@ std::set<std::string> full_precision_modules(const ModuleTree& tree, const Units
   for (const std::string& name : policy.required_names) {
     FSDP_CHECK(claimed.contains(name), ErrorCode::kNotFound,
                "[fully_shard] precision.full_precision lists \"", name,
-               "\", but no module is called so");
+               "\", but no module is called so", near_modules(tree, name));
   }
   return claimed;
 }
@@ -260,7 +273,9 @@ Partition partition(torch::nn::Module& module, const Options& options) {
 }
 
 Partition partition(const torch::jit::Module& module, const Options& options) {
-  return group(read_tree(module), options);
+  Partition result = group(read_tree(module), options);
+  result.script_watch = ScriptWatch(module, options.ignore);
+  return result;
 }
 
 Partition partition(const TensorTree& tree, const Options& options) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/partition/module_watch.hpp"
+#include "engine/partition/script_watch.hpp"
 #include "engine/unit/bundle.hpp"
 #include "engine/unit/unit.hpp"
 #include "fsdp/engine/fully_shard.hpp"
@@ -33,6 +34,7 @@ struct Partition {
   std::vector<bool> low_buffers;
   std::vector<at::Tensor> ignored;  ///< parameters that Options::ignore leaves out
   ModuleWatch watch;                ///< of the module
+  ScriptWatch script_watch;         ///< of it, if it is one of TorchScript
 };
 
 /// @throws Error kInvalidArgument: no parameters, an Embedding with max_norm, a member that is not

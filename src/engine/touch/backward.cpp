@@ -9,9 +9,11 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,11 +31,18 @@ namespace {
 /// through c10's thread-local debug info, which autograd carries to all of them: devices' threads
 /// have no other link to the caller, nor have the threads that take over at deep nesting.
 class BackwardScope {
+  struct Joined : c10::DebugInfoBase {
+    std::atomic<int> inner = 0;  ///< backwards inside of this one that run now
+    std::mutex mutex;
+    std::vector<std::weak_ptr<BackwardTarget>> targets;
+    std::vector<std::weak_ptr<BackwardTarget>> take() {
+      std::lock_guard lock(mutex);
+      return std::exchange(targets, {});
+    }
+  };
+
  public:
-  explicit BackwardScope(const torch::autograd::edge_list& roots)
-      : joined_(std::make_shared<Joined>()), guard_(kKind, joined_) {
-    joined_->roots = &roots;
-  }
+  BackwardScope() : joined_(std::make_shared<Joined>()), guard_(kKind, joined_) {}
   ~BackwardScope() {
     for (const auto& joined : joined_->take()) {
       if (auto target = joined.lock()) {
@@ -61,26 +70,36 @@ class BackwardScope {
     }
   }
 
+  static bool is_inner() { return current().inner > 0; }
+
+  /// A backward inside of this one, while it lives. Without this one, as for functions that
+  /// autograd runs by itself, it counts for nothing.
+  class Inner {
+   public:
+    Inner() : outer_(find()) { add(1); }
+    ~Inner() { add(-1); }
+    Inner(const Inner&) = delete;
+    Inner& operator=(const Inner&) = delete;
+
+   private:
+    void add(int count) const {
+      if (outer_ != nullptr) {
+        outer_->inner += count;
+      }
+    }
+    Joined* outer_;
+  };
+
   static void join(std::weak_ptr<BackwardTarget> target) {
     Joined& joined = current();
     std::lock_guard lock(joined.mutex);
     joined.targets.push_back(std::move(target));
   }
-  static const torch::autograd::edge_list& roots() { return *current().roots; }
 
  private:
-  struct Joined : c10::DebugInfoBase {
-    const torch::autograd::edge_list* roots = nullptr;  ///< the caller's
-    std::mutex mutex;
-    std::vector<std::weak_ptr<BackwardTarget>> targets;
-    std::vector<std::weak_ptr<BackwardTarget>> take() {
-      std::lock_guard lock(mutex);
-      return std::exchange(targets, {});
-    }
-  };
-
+  static Joined* find() { return dynamic_cast<Joined*>(c10::ThreadLocalDebugInfo::get(kKind)); }
   static Joined& current() {
-    auto* joined = dynamic_cast<Joined*>(c10::ThreadLocalDebugInfo::get(kKind));
+    auto* joined = find();
     FSDP_ASSERT(joined != nullptr, "a gradient arrived outside of backward");
     return *joined;
   }
@@ -105,7 +124,7 @@ class AutogradEngine : public torch::autograd::Engine {
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     torch::autograd::variable_list results;
-    run_as_backward(roots, [&] {
+    run_as_backward([&] {
       results = inner_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     });
     return results;
@@ -220,12 +239,13 @@ void ensure_autograd_engine() {
   });
 }
 
-void run_as_backward(const torch::autograd::edge_list& roots, const std::function<void()>& body) {
+void run_as_backward(const std::function<void()>& body) {
   if (current_graph_task() >= 0) {
-    body();  // a backward inside a backward
+    const BackwardScope::Inner inner;  // a backward inside a backward
+    body();
     return;
   }
-  BackwardScope scope(roots);
+  BackwardScope scope;
   body();
   scope.finish();
 }
@@ -234,26 +254,20 @@ int current_graph_task() { return torch::autograd::get_current_graph_task_id(); 
 
 void join_backward(std::weak_ptr<BackwardTarget> target) { BackwardScope::join(std::move(target)); }
 
-std::vector<at::Tensor> backward_leaves() {
-  std::vector<at::Tensor> leaves;
-  std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<torch::autograd::Node*> ahead;
-  const auto go_on = [&](const torch::autograd::edge_list& edges) {
-    for (const torch::autograd::Edge& edge : edges) {
-      if (edge.function && seen.insert(edge.function.get()).second) {
-        ahead.push_back(edge.function.get());
-      }
+bool is_inner_backward() { return BackwardScope::is_inner(); }
+
+void append_plain_leaves(std::vector<at::Tensor>& leaves) {
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  FSDP_ASSERT(nodes != nullptr, "there is no backward on this thread");
+  for (torch::autograd::Node* node : *nodes) {
+    if (node->sequence_nr() != std::numeric_limits<std::uint64_t>::max()) {
+      continue;  // only ends of a graph come before all that operators have recorded
     }
-  };
-  for (go_on(BackwardScope::roots()); !ahead.empty();) {
-    torch::autograd::Node* node = ahead.back();
-    ahead.pop_back();
-    if (const auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
+    const auto* end = dynamic_cast<torch::autograd::AccumulateGrad*>(node);
+    if (end != nullptr && !end->variable.key_set().has(kTouchKey)) {
       leaves.push_back(end->variable);
     }
-    go_on(node->next_edges());
   }
-  return leaves;
 }
 
 struct GradientHooks::State {

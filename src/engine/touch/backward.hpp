@@ -29,7 +29,6 @@
 #include "engine/touch/backward_target.hpp"
 
 namespace torch::autograd {
-struct Edge;
 struct Node;
 }  // namespace torch::autograd
 
@@ -38,10 +37,9 @@ namespace fsdp::engine {
 /// Installs the replacement, once per process.
 void ensure_autograd_engine();
 
-/// Runs `body`, which runs a backward from `roots`, and tells the targets that joined it how it
-/// ended. Inside of a backward: just runs it. @throws what `body` or a target throws
-void run_as_backward(const std::vector<torch::autograd::Edge>& roots,
-                     const std::function<void()>& body);
+/// Runs `body`, which runs a backward, and tells the targets that joined it how it ended. Inside of a
+/// backward: just runs it. @throws what `body` or a target throws
+void run_as_backward(const std::function<void()>& body);
 
 /// Id of the graph task that runs on this thread, -1 outside of backward.
 int current_graph_task();
@@ -50,10 +48,13 @@ int current_graph_task();
 /// now ends. Called inside of backward.
 void join_backward(std::weak_ptr<BackwardTarget> target);
 
-/// The leaves into which the outermost backward that runs now accumulates, from its graph; not
-/// those of backwards inside of it. Called on the thread that called backward(). Takes time in the
-/// number of nodes.
-std::vector<at::Tensor> backward_leaves();
+/// Whether a backward inside of the outermost one is under way. Called inside of backward.
+bool is_inner_backward();
+
+/// Appends the leaves without kTouchKey into which the backward that runs on this thread
+/// accumulates, not those of backwards inside of it or around it. Called inside of backward. One
+/// look at each node of its graph.
+void append_plain_leaves(std::vector<at::Tensor>& leaves);
 
 /// What hands the gradients of a module's tensor to a target, as long as it lives. Move-only. See
 /// NOTE [Gradients are handed over twice].

@@ -329,6 +329,9 @@ void announce_view(const at::Tensor& self, const OperatorInfo& info) {
   }
   if (entry.role == StorageRole::kWeight) {
     target->weight_viewed(entry.unit, entry.parameter);
+    if (info.precedes_set_data) {
+      target->weight_replaced(entry.unit, entry.parameter);
+    }
   } else if (entry.role == StorageRole::kShard && info.precedes_set_data) {
     target->shard_written(entry.unit);
   }

@@ -58,6 +58,8 @@ class TouchTarget {
   virtual void release(std::span<const int> units) noexcept = 0;
   /// An operator that reads no memory takes a weight, and autograd may record it.
   virtual void weight_viewed(int unit, int parameter) = 0;
+  /// set_data() is about to give a weight of the module other memory.
+  virtual void weight_replaced(int unit, int parameter) = 0;
   /// An operator is about to write this rank's shard of `unit`, be it through data(), which version
   /// counters do not see (torch::optim::SGD steps that way).
   virtual void shard_written(int unit) = 0;
