@@ -203,8 +203,12 @@ void check_there(const Draft& draft) {
 }
 
 void abandon_draft(const Draft& draft) noexcept {
-  std::error_code ignored;
-  fs::remove_all(draft.path(), ignored);
+  // Another rank may put a file there just when the directory is empty.
+  constexpr int kTries = 10;
+  std::error_code error;
+  for (int i = 0; i < kTries && (i == 0 || error); ++i) {
+    fs::remove_all(draft.path(), error);
+  }
 }
 
 }  // namespace fsdp::archive

@@ -177,7 +177,9 @@ TEST(Stranger, Fault140_LayersThatAreLeftOutForOthersAreNotTakenForAssigned) {
         for (const char* name : {"a", "b"}) {
           branches.push_back(register_module(name, nn::Linear(4, 4)));
         }
+        last = register_module("last", nn::Linear(nn::LinearOptions(4, 4).bias(false)));
       }
+      nn::Linear last = nullptr;
       std::vector<nn::Linear> branches;
     };
     const auto model = std::make_shared<Branches>();
@@ -185,6 +187,17 @@ TEST(Stranger, Fault140_LayersThatAreLeftOutForOthersAreNotTakenForAssigned) {
     for (const std::size_t i : {0, 1, 1, 0}) {
       model->branches[i](torch::ones({2, 4})).sum().backward();
     }
+    // Both, then one of them twice as often, for two forwards in one step.
+    const auto both = [&](bool first, bool second) {
+      at::Tensor x = torch::ones({2, 4});
+      for (int i = 0; i < (second ? 1 : 2); ++i) {
+        x = model->last(first ? model->branches[0](x) : x);
+        x = second ? model->branches[1](x) : x;
+      }
+      x.sum().backward();
+    };
+    both(true, true);
+    both(true, false);
   });
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }

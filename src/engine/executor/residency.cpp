@@ -256,20 +256,31 @@ std::vector<ModuleLayout::Index> Residency::left_out(bool ever) const {
 }
 
 void Residency::tell_of_stand_ins(std::span<const ModuleLayout::Index> left_out, bool tells) {
+  if (left_out.empty()) {
+    return;
+  }
+  // Steps of another number of forwards, say, change the counts of more weights than those.
+  std::vector<ModuleLayout::Index> changed;
+  for (const ModuleLayout::Index& index : layout_.ordered_parameters()) {
+    const Taken& of = taken(index.unit, index.parameter);
+    if (of.before > 0 && of.recorded > 0 && of.recorded != of.before) {
+      changed.push_back(index);
+    }
+  }
   std::string text;
   for (const ModuleLayout::Index& index : left_out) {
     const Parameter& missing = layout_.at(index.unit).at(index.parameter);
     Taken& of = taken(index.unit, index.parameter);
-    for (int unit = 0; unit < layout_.count() && of.before > 0 && !of.is_told; ++unit) {
-      for (int i = 0; i < layout_.at(unit).layout->parameters() && !of.is_told; ++i) {
-        const Taken& other = taken(unit, i);
-        if (other.before > 0 && other.recorded == other.before + of.before &&
-            layout_.at(unit).at(i).sizes == missing.sizes) {
-          of.is_told = true;
-          text += (text.empty() ? "no operator took \"" : ", nor \"") + missing.name +
-                  "\", and \"" + layout_.at(unit).at(i).name + "\" was taken in its place";
-        }
-      }
+    const auto other = std::ranges::find_if(changed, [&](const ModuleLayout::Index& candidate) {
+      const Taken& by = taken(candidate.unit, candidate.parameter);
+      return by.recorded == by.before + of.before &&
+             layout_.at(candidate.unit).at(candidate.parameter).sizes == missing.sizes;
+    });
+    if (of.before > 0 && !of.is_told && other != changed.end() &&
+        changed.size() <= left_out.size() && !layout_.at(index.unit).is_optional) {
+      of.is_told = true;
+      text += (text.empty() ? "no operator took \"" : ", nor \"") + missing.name + "\", and \"" +
+              layout_.at(other->unit).at(other->parameter).name + "\" was taken in its place";
     }
   }
   if (text.empty() || !tells) {
