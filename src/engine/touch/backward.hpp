@@ -37,8 +37,8 @@ namespace fsdp::engine {
 /// Installs the replacement, once per process.
 void ensure_autograd_engine();
 
-/// Runs `body`, which runs a backward, and tells the targets that joined it how it ended. Inside of a
-/// backward: just runs it. @throws what `body` or a target throws
+/// Runs `body`, which runs a backward, and tells the targets that joined it how it ended. Inside of
+/// a backward: just runs it. @throws what `body` or a target throws
 void run_as_backward(const std::function<void()>& body);
 
 /// Id of the graph task that runs on this thread, -1 outside of backward.
