@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
-#include "comm/tensor_at.hpp"
 #include "base/near_names.hpp"
+#include "comm/tensor_at.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transport.hpp"
 #include "fsdp/engine/shard_access.hpp"
