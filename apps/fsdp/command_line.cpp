@@ -15,7 +15,10 @@ namespace {
 
 /// Reads all of `text` as a number; nothing for more or less than one.
 template <class T>
-std::string read(const std::string& text, T& value) {
+std::string read(std::string& text, T& value) {
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-' && text[1] != '+') {
+    text.erase(0, 1);  // from_chars() knows no plus
+  }
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_whole = end == text.data() + text.size() && !text.empty();
   if (is_whole && error == std::errc::result_out_of_range) {
@@ -172,7 +175,27 @@ const CLI::Option* repeated(const CLI::App& app) {
   return nullptr;
 }
 
+/// A number for which `is_good`, which is what it `must_be`.
+template <class IsGood>
+CLI::Validator number_that(IsGood is_good, const char* must_be) {
+  return CLI::Validator(
+      [is_good, must_be](std::string& text) {
+        double value = 0;
+        const bool is_number = read(text, value).empty();
+        return !is_number || is_good(value) ? std::string() : "is " + text + ", must be " + must_be;
+      },
+      "");
+}
+
 }  // namespace
+
+CLI::Validator at_least_zero() {
+  return number_that([](double value) { return value >= 0; }, "0 or a positive number");
+}
+
+CLI::Validator above_zero() {
+  return number_that([](double value) { return value > 0; }, "a positive number");
+}
 
 void make_strict(CLI::App& app, const std::vector<std::string>& may_be_empty) {
   for (CLI::Option* option : app.get_options()) {

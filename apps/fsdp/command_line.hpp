@@ -13,6 +13,11 @@ namespace fsdp::apps {
 /// parser alone reads 010 as eight, -1 as the largest seed, and "" as an option that was not given.
 void make_strict(CLI::App& app, const std::vector<std::string>& may_be_empty);
 
+/// Numbers that are not negative, or positive. (CLI11's own say "not in range 0 to" a number of 309
+/// digits.)
+CLI::Validator at_least_zero();
+CLI::Validator above_zero();
+
 /// What was wrong with the command line, in one line: which word, and what was probably meant.
 std::string explain(const CLI::App& app, const CLI::ParseError& error);
 

@@ -27,5 +27,7 @@ Action add_run(CLI::App& app, const Arguments& after_dashes);
 Action add_checkpoint(CLI::App& app);
 Action add_generate(CLI::App& app, const Arguments& arguments);
 Action add_tokenize(CLI::App& app);
+Action add_eval(CLI::App& app, const Arguments& arguments);
+Action add_data(CLI::App& app);
 
 }  // namespace fsdp::apps

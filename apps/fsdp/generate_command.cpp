@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "bad_input.hpp"
+#include "command_line.hpp"
 #include "commands.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
+#include "fsdp/data/chat_template.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
 #include "launch/launcher.hpp"
 #include "places.hpp"
@@ -27,7 +30,8 @@ struct GenerateFlags {
   std::string tokenizer;
   bool speaks_numbers = false;  ///< the prompt came as numbers, so the text goes as such
   std::string prompt = "In the beginning ";
-  bool ignore_end = false, no_cache = false;
+  std::string system;  ///< with `chat`
+  bool ignore_end = false, no_cache = false, chat = false;
   int ranks = 1;
   std::string transport = "auto";
 };
@@ -51,14 +55,19 @@ void add_flags(CLI::App& command, GenerateFlags& flags) {
                   "A model's directory, tokenizer.json or another file that fsdp tokenize takes "
                   "(default: the one beside the weights; without one, 256 tokens are bytes)")
       ->excludes("--prompt-tokens");
+  auto* chat = command.add_flag(
+      "--chat", flags.chat,
+      "The prompt is a question, asked by the model's chat template; its answer alone is shown");
+  chat->excludes("--prompt-tokens");
+  command.add_option("--system", flags.system, "With --chat: the system message")->needs(chat);
   command.add_option("--tokens", config.tokens, "Tokens to draw, at most")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24))
       ->capture_default_str();
   command.add_option("--temperature", config.temperature, "0 takes the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
       ->capture_default_str();
   command.add_option("--top-k", config.top_k, "Draw among the k likeliest; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
       ->capture_default_str();
   command
       .add_option("--top-p", config.top_p,
@@ -90,6 +99,17 @@ std::shared_ptr<const tokens::Tokenizer> tokenizer_of(const GenerateFlags& flags
   return vocab == kByteVocabulary ? tokens::bytes() : nullptr;
 }
 
+/// The text that asks the prompt, by the chat template beside the tokenizer.
+std::string asked(const GenerateFlags& flags) {
+  const std::string path =
+      flags.tokenizer.empty() ? tokenizer_beside(flags.config.path) : flags.tokenizer;
+  std::error_code ignored;
+  const std::string directory = std::filesystem::is_directory(path, ignored)
+                                    ? path
+                                    : std::filesystem::path(path).parent_path().string();
+  return data::ChatTemplate::load(directory).ask(flags.prompt, flags.system);
+}
+
 /// The prompt as tokens, checked before any rank starts.
 void resolve(GenerateFlags& flags) {
   train::GenerationConfig& config = flags.config;
@@ -114,7 +134,11 @@ void resolve(GenerateFlags& flags) {
                  "' has no tokenizer beside it and ", vocab,
                  " tokens, so they are no bytes: name its --tokenizer (\"bytes\" if it was trained "
                  "with --bytes), or give --prompt-tokens");
-      config.prompt = tokenizer->encode(flags.prompt, {.special_tokens = true});
+      const std::string text = flags.chat ? asked(flags) : flags.prompt;
+      config.prompt = tokenizer->encode(text, {.special_tokens = true});
+      if (flags.chat && tokenizer->eos()) {
+        config.ends.push_back(*tokenizer->eos());
+      }
     });
     FSDP_CHECK(!config.prompt.empty(), ErrorCode::kInvalidArgument, "--prompt is empty");
   }
@@ -127,8 +151,11 @@ void resolve(GenerateFlags& flags) {
              config.prompt.size(), " tokens, the model sees ", context,
              " at once, so its begin would be forgotten: shorten it");
   config.use_cache = !flags.no_cache;
-  if (!flags.ignore_end) {
-    config.ends = models::special_tokens(model).ends;
+  if (flags.ignore_end) {
+    config.ends.clear();
+  } else {
+    const auto& ends = models::special_tokens(model).ends;
+    config.ends.insert(config.ends.end(), ends.begin(), ends.end());
   }
 }
 
@@ -186,7 +213,7 @@ int generate_here(const GenerateFlags& flags) {
     const std::int64_t vocab = models::sizes(train::config_of(flags.config.path)).vocab;
     Printer printer(flags.speaks_numbers ? nullptr : tokenizer_of(flags, vocab), flags.config.ends);
     const auto show = [&](std::int64_t token) { printer(token); };
-    if (is_first && !flags.speaks_numbers) {
+    if (is_first && !flags.speaks_numbers && !flags.chat) {
       std::printf("%s", flags.prompt.c_str());
     }
     train::generate(flags.config, world, show);

@@ -25,5 +25,7 @@ Action add_missing(CLI::App& app, const std::string& name) {
 Action add_train(CLI::App& app, const Arguments&) { return add_missing(app, "train"); }
 Action add_generate(CLI::App& app, const Arguments&) { return add_missing(app, "generate"); }
 Action add_tokenize(CLI::App& app) { return add_missing(app, "tokenize"); }
+Action add_eval(CLI::App& app, const Arguments&) { return add_missing(app, "eval"); }
+Action add_data(CLI::App& app) { return add_missing(app, "data"); }
 
 }  // namespace fsdp::apps

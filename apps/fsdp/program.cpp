@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <exception>
 #include <string_view>
+#include <utility>
 
 #include "base/text.hpp"
 #include "command_line.hpp"
 #include "commands.hpp"
+#include "config_file.hpp"
 #include "fsdp/base/error.hpp"
 
 namespace fsdp::apps {
@@ -76,12 +78,21 @@ int program(int argc, char** argv) {
   const Action use_checkpoint = add_checkpoint(app);
   const Action generate = add_generate(app, arguments);
   const Action tokenize = add_tokenize(app);
+  const Action eval = add_eval(app, arguments);
+  const Action use_data = add_data(app);
   make_strict(app, {"--out", "--prompt"});
   try {
-    app.parse(static_cast<int>(dashes - argv), argv);
+    Arguments words(argv + 1, dashes);
+    if (words.size() > 1 && words.front() == "train") {
+      words = with_config_file(*app.get_subcommand("train"), std::move(words));
+    }
+    std::reverse(words.begin(), words.end());  // as the parser wants them
+    app.parse(std::move(words));
     if (!app.got_subcommand("run") && !after_dashes.empty()) {
       return report("'" + after_dashes.front() + "' was not expected after --", kBadInput);
     }
+  } catch (const fsdp::Error& error) {
+    return report(error.text(), kBadInput);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return app.exit(error);
@@ -100,6 +111,12 @@ int program(int argc, char** argv) {
   }
   if (app.got_subcommand("tokenize")) {
     return run(tokenize);
+  }
+  if (app.got_subcommand("eval")) {
+    return run(eval);
+  }
+  if (app.got_subcommand("data")) {
+    return run(use_data);
   }
   return run(app.got_subcommand("train") ? train : run_program);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <exception>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <tuple>
 
 #include "bad_input.hpp"
+#include "command_line.hpp"
 #include "commands.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
@@ -16,6 +18,7 @@
 #include "fsdp/comm/world.hpp"
 #include "launch/launcher.hpp"
 #include "places.hpp"
+#include "train/dataset.hpp"
 #include "train/generation.hpp"
 #include "train/trainer.hpp"
 #include "train_data.hpp"
@@ -24,8 +27,8 @@ namespace fsdp::apps {
 namespace {
 
 constexpr int kDefaultRanks = 2;
-/// Ended by SIGTERM, as shells count it.
-constexpr int kStopped = 128 + SIGTERM;
+/// Added to the number of the signal that ended a run, as shells count.
+constexpr int kStopped = 128;
 /// Between SIGTERM and SIGKILL, when there is a checkpoint to save.
 constexpr std::chrono::seconds kGraceForSaving{30};
 
@@ -37,6 +40,10 @@ struct TrainFlags {
   std::optional<std::int64_t> layers, width, heads, sequence, vocab;
   std::optional<double> dropout, lr;
   std::string trace_steps = "3:5";
+  std::optional<std::string> out_dtype;
+  DataFlags data;
+  std::optional<double> epochs;
+  std::string schedule = "cosine", too_long = "cut", config_file;
   std::string strategy = "full-shard", deferral = "none";
   std::string param_dtype = "weights", reduce_dtype = "weights";
   bool tied = false, untied = false, train_adapter = false, no_pin = false;
@@ -81,31 +88,51 @@ void add_training_flags(CLI::App& command, TrainFlags& flags) {
   const auto option = [&](const char* name, auto& value, const char* text) {
     return group->add_option(name, value, text)->capture_default_str();
   };
-  option("--steps", config.steps, "Optimizer steps");
+  auto* steps = option("--steps", config.steps, "Optimizer steps");
+  group
+      ->add_option("--epochs", flags.epochs,
+                   "Steps as many as it takes to see the data so often, in place of --steps")
+      ->check(at_least_zero())
+      ->excludes(steps);
+  group
+      ->add_option("--max-hours", config.max_hours,
+                   "End before the last step once so many hours have passed: evaluate and save as "
+                   "at the end (default: never)")
+      ->check(at_least_zero());
   option("--global-batch", config.global_batch, "Sequences of one step, over all ranks");
   group
       ->add_option("--batch", config.batch,
                    "Sequences of a rank in a micro-step (default: global batch / ranks); fewer "
                    "accumulate gradients")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   group
       ->add_option("--accumulate", config.accumulate,
                    "Micro-steps of a step, in place of --batch: each rank takes global batch / "
                    "(ranks x this) sequences at a time")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   group->add_option("--lr", flags.lr,
                     "Highest learning rate (default: 0.004; with --init 0.0001, with adapters "
                     "0.001)");
   group->add_option("--min-lr", config.min_lr, "Learning rate of the last step (default: lr / 10)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   group->add_option("--warmup", config.warmup, "Steps of warm-up (default: steps / 20)")
-      ->check(CLI::NonNegativeNumber);
-  option("--weight-decay", config.weight_decay, "L2 for SGD, else decoupled");
+      ->check(at_least_zero());
+  option("--schedule", flags.schedule,
+         "How the rate falls after the warm-up: cosine, linear, constant (not at all), or wsd "
+         "(only in the last --decay-steps)")
+      ->check(CLI::IsMember({"cosine", "linear", "constant", "wsd"}));
+  group
+      ->add_option("--decay-steps", config.decay_steps,
+                   "Last steps in which wsd falls to --min-lr (default: steps / 10)")
+      ->check(at_least_zero());
+  option("--weight-decay", config.weight_decay,
+         "L2 for SGD, else decoupled; of matrices and embeddings, not of norms and biases");
+  group->add_flag("--decay-all", config.decay_all, "Weight decay also of norms and biases");
   option("--beta1", config.beta1, "AdamW, Lion");
   option("--beta2", config.beta2, "AdamW, Lion");
   option("--eps", config.eps, "AdamW");
   group->add_option("--momentum", config.momentum, "SGD (default: 0) and Muon (default: 0.95)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   option("--clip", config.clip, "Largest global gradient norm; 0 clips nothing");
   option("--seed", config.seed, "Decides weights, order of data and sample");
   option("--optimizer", flags.optimizer,
@@ -119,7 +146,7 @@ void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
   auto* rank = group->add_option(
       "--lora-rank", config.lora.rank,
       "Freeze the weights of --init and train low-rank adapters of this rank beside them");
-  rank->check(CLI::PositiveNumber);
+  rank->check(above_zero());
   group
       ->add_option("--lora-alpha", config.lora.alpha, "What they add is multiplied by alpha / rank")
       ->needs(rank)
@@ -140,8 +167,28 @@ void add_adapter_flags(CLI::App& command, TrainFlags& flags) {
 void add_other_flags(CLI::App& command, TrainFlags& flags) {
   train::TrainConfig& config = flags.config;
   const auto output = command.add_option_group("Data and output");
-  output->add_option("--data", config.data,
-                     "Text file, directory, or .bin token file (default: the King James Bible)");
+  command.add_option("--config", flags.config_file,
+                     "TOML file of these options, such as lr = 1e-4; the command line goes first");
+  command.add_flag("--dry-run", config.dry_run,
+                   "Do all but train: check, shard, show what the run is about; write nothing");
+  const auto each = [](CLI::Option* option) { return option->allow_extra_args(false); };
+  each(output->add_option(
+      "--data", flags.data.data,
+      "Text (.txt), JSON lines (.jsonl) of text, prompt and completion, or messages, both also .gz "
+      "and .zst, token file (.bin), directory, or pattern; may be given several times (default: "
+      "the King James Bible)"));
+  output
+      ->add_option("--data-weights", flags.data.weights,
+                   "How often an epoch takes each --data, such as 1,0.5 (default: all once)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  each(output->add_option("--val-data", flags.data.validation,
+                          "What to validate on, as --data (default: the last twentieth of each)"));
+  output
+      ->add_option("--too-long", flags.too_long,
+                   "Conversations longer than --seq: cut them, or drop them; counted")
+      ->check(CLI::IsMember({"cut", "drop"}))
+      ->capture_default_str();
   output->add_flag("--any-bytes", config.any_bytes,
                    "Take --data that is no text in UTF-8: compressed files, tables, JSON and the "
                    "like, byte for byte");
@@ -163,10 +210,19 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
       ->add_option("--eval-batches", config.eval_batches,
                    "Global batches of an evaluation; ten times as many at the end")
       ->capture_default_str();
+  output->add_flag("--keep-best", config.keep_best,
+                   "--out gets the weights with the lowest validation loss, not the last ones");
+  output->add_option("--tensorboard", config.tensorboard,
+                     "Directory for an event file that TensorBoard shows");
   output->add_option("--log", config.log,
                      "New file for one JSON object per step; --resume appends to that of its run");
   output->add_option("--out", config.out, "Directory for model.safetensors; \"\" saves nothing")
       ->capture_default_str();
+  output
+      ->add_option("--out-dtype", flags.out_dtype,
+                   "Type of the weights in --out (default: that of the weights of --init where it "
+                   "is bfloat16 or float16, else --dtype)")
+      ->check(CLI::IsMember({"float32", "float64", "bfloat16", "bf16", "float16", "fp16"}));
   output->add_option("--save", config.save,
                      "Directory for checkpoints, from which --resume goes on; without --resume one "
                      "that has none");
@@ -197,7 +253,7 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
                              "secondary-shard"}))
       ->capture_default_str();
   sharding->add_option("--shard", config.shard, "Ranks that hold one replica together")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   sharding
       ->add_option("--param-dtype", flags.param_dtype,
                    "Type in which weights are gathered and operators take them (default: --dtype)")
@@ -265,6 +321,11 @@ void check_use(const TrainFlags& flags) {
   };
   const Unused all[] = {
       {"--prompt", config.sample == 0, "--sample 0 draws no text"},
+      {"--out-dtype", config.out.empty() || config.lora.rank > 0,
+       config.out.empty() ? "--out \"\" saves no weights" : "adapters keep their type"},
+      {"--min-lr", flags.schedule == "constant", "--schedule constant stays at --lr"},
+      {"--decay-steps", flags.schedule != "wsd", "--schedule " + flags.schedule + " has none"},
+      {"--decay-all", rule == "muon", "--optimizer muon has one decay for all"},
       {"--keep", config.save.empty(), "without --save DIR no checkpoint is kept"},
       {"--beta1", rule == "sgd", "--optimizer sgd takes --momentum"},
       {"--beta2", rule == "sgd", "--optimizer sgd takes --momentum"},
@@ -310,6 +371,22 @@ void resolve_new(TrainFlags& flags) {
              config.model);
 }
 
+/// As many steps as see the data so often.
+void use_epochs(train::TrainConfig& config, double epochs) {
+  as_bad_input([&] {
+    FSDP_CHECK(epochs > 0 && config.sequence >= 1 && config.global_batch >= 1,
+               ErrorCode::kInvalidArgument, "--epochs is ", epochs, ", --seq ", config.sequence,
+               " and --global-batch ", config.global_batch, ": all must be positive");
+    const train::detail::Dataset data(config);
+    const double rows = epochs * static_cast<double>(data.rows(train::detail::Part::kTraining));
+    const double steps = std::ceil(rows / static_cast<double>(config.global_batch));
+    constexpr double kMost = 1e11;
+    FSDP_CHECK(steps <= kMost, ErrorCode::kInvalidArgument, "--epochs ", epochs, " are ", steps,
+               " steps");
+    config.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  });
+}
+
 void resolve(TrainFlags& flags) {
   check_use(flags);
   if (flags.config.init.empty()) {
@@ -329,11 +406,25 @@ void resolve(TrainFlags& flags) {
   flags.config.reduce_dtype = train::parse_travel_type(flags.reduce_dtype);
   flags.config.dtype =
       flags.dtype == "float64" ? train::WeightType::kFloat64 : train::WeightType::kFloat32;
-  if (flags.config.data.empty()) {
-    flags.config.data = default_text();
+  std::string own_type = flags.dtype;
+  if (!flags.config.init.empty() && flags.dtype == train::to_string(train::WeightType::kFloat32)) {
+    as_bad_input([&] { own_type = train::weight_type_of(flags.config.init); });
   }
-  need_path("--data", flags.config.data, Wanted::kData);
-  use_tokenizer(flags.config, flags.vocab.has_value() || !flags.config.init.empty());
+  flags.config.out_dtype = train::parse_saved_type(flags.out_dtype.value_or(own_type));
+  flags.config.schedule = train::parse_schedule(flags.schedule);
+  flags.config.too_long = flags.too_long == "drop" ? data::TooLong::kDrop : data::TooLong::kCut;
+  if (flags.data.data.empty()) {
+    flags.data.data = {default_text()};
+  }
+  if (flags.config.dry_run) {  // which writes nothing
+    flags.config.save = flags.config.log = flags.config.tensorboard = "";
+    flags.config.save_every = 0;
+    flags.config.resume = false;
+  }
+  use_data(flags.config, flags.data, flags.vocab.has_value() || !flags.config.init.empty());
+  if (flags.epochs) {
+    use_epochs(flags.config, *flags.epochs);
+  }
   if (flags.is_given("--prompt")) {
     check_prompt(flags.config);
   }
@@ -344,7 +435,8 @@ int train_here(const TrainFlags& flags) {
   FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
              "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
   try {
-    return train::train(flags.config, world).is_stopped ? kStopped : kSuccess;
+    const train::TrainResult result = train::train(flags.config, world);
+    return result.is_stopped ? kStopped + result.signal : kSuccess;
   } catch (const std::exception& error) {
     // The peers would only see a closed connection.
     world.publish_failure(error.what());
@@ -383,13 +475,15 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
       "  fsdp train --tokenizer models/gpt2                    tokens of GPT-2 in place of bytes\n"
       "  fsdp train --preset llama --steps 500                 a small Llama, for bytes\n"
       "  fsdp train --init smollm2 --batch 1                   fine-tunes published weights\n"
+      "  fsdp train --init smollm2 --data chats.jsonl --epochs 2   on the answers of "
+      "conversations\n"
       "  fsdp train --init smollm2 --batch 1 --lora-rank 8 --out runs/adapter\n"
       "  fsdp run -n 2 fsdp train                              inside a job: joins it\n"
       "  fsdp train --save runs/mine --save-every 100 --resume the same line starts and goes on\n"
       "\n"
       "Exit codes: 0 success, 1 a rank failed or the loss is not finite, 2 bad input (no step was\n"
-      "taken, nothing is overwritten), 143 stopped by\n"
-      "SIGTERM (with --save: after a checkpoint).");
+      "taken, nothing is overwritten), 143 or 130 stopped by\n"
+      "SIGTERM or Ctrl-C (with --save: after a checkpoint; a second Ctrl-C ends at once).");
   flags->is_given = [command](const char* option) { return command->count(option) > 0; };
   return [flags, arguments] {
     resolve(*flags);
@@ -398,7 +492,9 @@ Action add_train(CLI::App& app, const Arguments& arguments) {
     }
     const int ranks = flags->ranks == 0 ? kDefaultRanks : flags->ranks;
     train::check(flags->config, ranks);
-    train::check_earlier_run(flags->config);
+    if (!flags->config.dry_run) {
+      train::check_earlier_run(flags->config);
+    }
     return ranks == 1 ? train_here(*flags) : launch_ranks(*flags, arguments, ranks);
   };
 }

@@ -49,9 +49,11 @@ class PatientFile {
   explicit PatientFile(const std::string& path) {
     attempt([&] { file_.emplace(path, OpenMode::kWrite); });
   }
-  void write(const at::Tensor& values, std::int64_t offset) {
+  /// What `make` returns; what it throws counts as a failure to write.
+  template <class Make>
+  void write(const Make& make, std::int64_t offset) {
     attempt([&] {
-      const at::Tensor held = comm::on_host(values);
+      const at::Tensor held = comm::on_host(make());
       file_.value().write(held.const_data_ptr(), static_cast<std::int64_t>(held.nbytes()), offset);
     });
   }
@@ -79,23 +81,48 @@ class PatientFile {
   std::exception_ptr failure_;
 };
 
+/// The type that a parameter has in the file.
+at::ScalarType stored_type(const NamedShard& parameter, std::optional<at::ScalarType> dtype) {
+  const at::ScalarType own = parameter.shard.scalar_type();
+  return dtype && at::isFloatingType(own) ? *dtype : own;
+}
+
+/// `values` in that type. @throws Error kInvalidArgument for one that it cannot hold
+at::Tensor rounded(const at::Tensor& values, at::ScalarType dtype, const std::string& name) {
+  if (values.scalar_type() == dtype) {
+    return values;
+  }
+  at::Tensor stored = values.to(dtype);
+  const auto lost = (stored.isfinite() != values.isfinite()).sum().item<std::int64_t>();
+  FSDP_CHECK(lost == 0, ErrorCode::kInvalidArgument, "'", name, "': ", lost,
+             " elements are beyond what ", dtype, " holds; save the weights in another type");
+  return stored;
+}
+
 /// `offsets`: of each parameter in the file. @collective
 void write_parameters(const Sharded& sharded, const std::vector<NamedShard>& parameters,
-                      const std::vector<std::int64_t>& offsets, PatientFile& file) {
+                      const std::vector<std::int64_t>& offsets, std::optional<at::ScalarType> dtype,
+                      PatientFile& file) {
   bool has_gathered = false;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const NamedShard& parameter = parameters[i];
-    const auto itemsize = static_cast<std::int64_t>(parameter.shard.element_size());
+    const at::ScalarType type = stored_type(parameter, dtype);
+    const auto itemsize = static_cast<std::int64_t>(c10::elementSize(type));
     if (parameter.parameter.is_contiguous()) {
-      file.write(parameter.shard.narrow(0, parameter.answered_begin, parameter.answered_numel),
-                 offsets[i] + (parameter.begin + parameter.answered_begin) * itemsize);
+      file.write(
+          [&] {
+            return rounded(
+                parameter.shard.narrow(0, parameter.answered_begin, parameter.answered_numel), type,
+                parameter.name);
+          },
+          offsets[i] + (parameter.begin + parameter.answered_begin) * itemsize);
     } else {
       // A shard of a transposed or channels-last weight is no range of the logical tensor: such a
       // weight is gathered, alone, and written by one rank.
       const at::Tensor whole = parameter.parameter.contiguous();
       has_gathered = true;
       if (sharded.world().rank() == 0) {
-        file.write(whole, offsets[i]);
+        file.write([&] { return rounded(whole, type, parameter.name); }, offsets[i]);
       }
     }
   }
@@ -115,14 +142,15 @@ void save_safetensors(const Sharded& sharded, const std::string& path,
 void detail::save_weights(const Sharded& sharded, const std::string& path,
                           const std::map<std::string, std::string>& metadata,
                           const StoredNameOf& name_of,
-                          const std::function<void(const std::function<void()>&)>& publish) {
+                          const std::function<void(const std::function<void()>&)>& publish,
+                          std::optional<at::ScalarType> dtype) {
   c10::NoGradGuard no_grad;
   const World world = sharded.world();
   const std::vector<NamedShard> parameters = renamed(sharded.named_parameters(), name_of);
   const std::vector<NamedBuffer> buffers = renamed(sharded.named_buffers(), name_of);
   std::vector<format::TensorEntry> entries;
   for (const NamedShard& parameter : parameters) {
-    entries.push_back({parameter.name, dtype_name(parameter.shard.scalar_type(), parameter.name),
+    entries.push_back({parameter.name, dtype_name(stored_type(parameter, dtype), parameter.name),
                        parameter.sizes});
   }
   for (const auto& [name, buffer] : buffers) {
@@ -147,9 +175,10 @@ void detail::save_weights(const Sharded& sharded, const std::string& path,
       broadcast_text(world, draft ? draft->path() : "", "save_safetensors: draft");
   together(world, "save_safetensors: write", [&] {
     PatientFile file(partial);
-    write_parameters(sharded, parameters, layout.offsets, file);
+    write_parameters(sharded, parameters, layout.offsets, dtype, file);
     for (std::size_t i = 0; world.rank() == 0 && i < buffers.size(); ++i) {
-      file.write(buffers[i].buffer.contiguous(), layout.offsets[parameters.size() + i]);
+      file.write([&] { return buffers[i].buffer.contiguous(); },
+                 layout.offsets[parameters.size() + i]);
     }
     file.end();
   });

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/text.hpp"
 #include "data/files_under.hpp"
 #include "data/open_file.hpp"
 #include "data/text_check.hpp"
@@ -82,13 +83,21 @@ Corpus::~Corpus() = default;
 Corpus::Corpus(Corpus&&) noexcept = default;
 Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 
-Corpus Corpus::open(const std::string& path) {
+Corpus Corpus::open(const std::string& path) { return open(std::vector<std::string>{path}); }
+
+Corpus Corpus::open(const std::vector<std::string>& paths) {
   Corpus corpus;
-  corpus.path_ = path;
-  const Files found = find_files(path);
-  corpus.is_text_ = found.are_text;
-  for (const std::string& file : found.paths) {
-    corpus.add_file(file);
+  corpus.path_ = base::list_text(paths);
+  for (const std::string& path : paths) {
+    const Files found = find_files(path);
+    FSDP_CHECK(corpus.segments_.empty() || found.are_text == corpus.is_text_,
+               ErrorCode::kInvalidArgument, "'", path, "' holds ",
+               found.are_text ? "text" : "tokens", " and '", paths.front(), "' ",
+               found.are_text ? "tokens" : "text", ": one kind at a time");
+    corpus.is_text_ = found.are_text;
+    for (const std::string& file : found.paths) {
+      corpus.add_file(file);
+    }
   }
   return corpus;
 }

@@ -5,8 +5,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
+#include "data/content.hpp"
 #include "data/mapped_file.hpp"
 #include "data/open_file.hpp"
 #include "format/file_kind.hpp"
@@ -76,10 +78,22 @@ std::string with_way(const std::string& file, std::string_view what, std::string
          "; or --any-bytes takes its bytes as they are";
 }
 
+std::string problem_of(const std::string& file, std::string_view text);
+
 /// Why a file is no text; empty when it is one.
-std::string problem_of(const MappedFile& mapped, const std::string& file) {
-  const Bytes bytes = mapped.bytes();
-  const std::string_view text = as_text(bytes);
+std::string problem_of(const std::string& file) {
+  if (plain_name(file) != file && std::filesystem::path(plain_name(file)).extension() == ".txt") {
+    const Content content(file);  // which says what is wrong with its stream
+    return problem_of(std::string(plain_name(file)), content.text());
+  }
+  const MappedFile mapped(file);
+  std::string problem = problem_of(file, as_text(mapped.bytes()));
+  mapped.check();
+  return problem;
+}
+
+std::string problem_of(const std::string& file, std::string_view text) {
+  const Bytes bytes(reinterpret_cast<const unsigned char*>(text.data()), text.size());
   const auto* kind = format::detail::kind_of_file(file, text.substr(0, format::detail::kHeadBytes));
   if (kind != nullptr) {
     return with_way(file, kind->name, kind->way);
@@ -129,9 +143,7 @@ void check_texts(const std::string& where, const std::vector<std::string>& files
   std::string first;
   std::int64_t count = 0;
   for (const std::string& file : files) {
-    const MappedFile mapped(file);
-    std::string problem = problem_of(mapped, file);
-    mapped.check();
+    std::string problem = problem_of(file);
     count += problem.empty() ? 0 : 1;
     first = first.empty() ? std::move(problem) : first;
   }

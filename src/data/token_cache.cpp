@@ -15,6 +15,7 @@
 #include "data/files_under.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/data/corpus.hpp"
+#include "fsdp/data/samples.hpp"
 #include "fsdp/data/tokenize.hpp"
 
 namespace fsdp::data {
@@ -113,24 +114,48 @@ void need_own_file(const std::string& path) {
              ": it was not made here; remove it");
 }
 
-std::string file_name(const std::string& input, const std::string& tokenizer_path,
-                      const TokenizeOptions& options) {
-  Key key;
-  key.add(options.encode.special_tokens ? "special" : "plain");
-  key.add(options.encode.drop_unknown ? "dropped" : "all");
-  key.add(options.end_files ? "ended" : "joined");
-  const bool is_directory = fs::is_directory(input);
-  for (const std::string& file :
-       is_directory ? detail::files_under(input) : std::vector<std::string>{input}) {
+/// The files that are read, one after the other.
+std::vector<std::string> files_of_inputs(const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    FSDP_CHECK(fs::exists(input, error), ErrorCode::kNotFound, "'", input, "' does not exist");
+    if (fs::is_directory(input)) {
+      const auto below = detail::files_under(input);
+      files.insert(files.end(), below.begin(), below.end());
+    } else {
+      files.push_back(input);
+    }
+  }
+  return files;
+}
+
+/// What both kinds of files are named by: the first input, and what they depend on.
+std::string file_name(Key& key, const std::vector<std::string>& inputs,
+                      const std::string& tokenizer_path, const char* ending) {
+  for (const std::string& file : files_of_inputs(inputs)) {
     key.add_file(file);
   }
   key.add("tokenizer");
   for (const std::string& file : tokens::files_of(tokenizer_path)) {
     key.add_file(file);
   }
-  const fs::path path = fs::absolute(input).lexically_normal();
+  const fs::path path = fs::absolute(inputs.front()).lexically_normal();
   const std::string stem = (path.has_filename() ? path : path.parent_path()).stem().string();
-  return stem + "-" + key.hex() + ".bin";
+  return stem + "-" + key.hex() + ending;
+}
+
+/// The file of that name in the cache, made by `make(path)` unless it is there.
+template <class Make>
+std::string cached(const std::string& directory, const std::string& name, Make&& make) {
+  need_own_directory(directory);
+  std::string path = (fs::path(directory) / name).string();
+  const Lock lock(path + ".lock");
+  if (fs::symlink_status(path).type() == fs::file_type::not_found) {
+    make(path);
+  }
+  need_own_file(path);
+  return path;
 }
 
 }  // namespace
@@ -148,23 +173,43 @@ std::string default_token_cache() {
       .string();
 }
 
-std::string cached_tokens(const std::string& input, const std::string& tokenizer_path,
+std::string cached_tokens(const std::vector<std::string>& inputs, const std::string& tokenizer_path,
                           const std::string& directory, const TokenizeOptions& options) {
-  std::error_code error;
-  FSDP_CHECK(fs::exists(input, error), ErrorCode::kNotFound, "'", input, "' does not exist");
-  need_own_directory(directory);
-  const std::string path =
-      (fs::path(directory) / file_name(input, tokenizer_path, options)).string();
+  FSDP_CHECK(!inputs.empty(), ErrorCode::kInvalidArgument, "there is no text to tokenize");
+  Key key;
+  key.add(options.encode.special_tokens ? "special" : "plain");
+  key.add(options.encode.drop_unknown ? "dropped" : "all");
+  key.add(options.end_files ? "ended" : "joined");
+  const std::string name = file_name(key, inputs, tokenizer_path, ".bin");
   // Also when the tokens are there: an earlier call may have been told to take any bytes.
   if (!options.any_bytes) {
-    check_content(input);
+    for (const std::string& input : inputs) {
+      check_content(input);
+    }
   }
-  const Lock lock(path + ".lock");
-  if (fs::symlink_status(path).type() == fs::file_type::not_found) {
-    tokenize(*tokens::load(tokenizer_path), {input}, path, options);
+  return cached(directory, name, [&](const std::string& path) {
+    tokenize(*tokens::load(tokenizer_path), inputs, path, options);
+  });
+}
+
+std::string cached_samples(const std::vector<std::string>& inputs,
+                           const std::string& tokenizer_path, const std::string& directory,
+                           const std::function<void(const TokenizeProgress&)>& progress) {
+  FSDP_CHECK(!inputs.empty(), ErrorCode::kInvalidArgument, "there are no records");
+  std::error_code ignored;
+  const auto files = tokens::files_of(tokenizer_path);
+  // Chat templates lie beside tokenizers.
+  const std::string model = files.empty() ? "" : fs::absolute(files.front()).parent_path().string();
+  Key key;
+  key.add("samples 1");
+  const fs::path chat = fs::path(model) / "chat_template.jinja";
+  if (!model.empty() && fs::exists(chat, ignored)) {
+    key.add_file(chat.string());
   }
-  need_own_file(path);
-  return path;
+  const std::string name = file_name(key, inputs, tokenizer_path, ".samples");
+  return cached(directory, name, [&](const std::string& path) {
+    make_samples(*tokens::load(tokenizer_path), model, files_of_inputs(inputs), path, progress);
+  });
 }
 
 }  // namespace fsdp::data

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
+#include "data/content.hpp"
 #include "data/files_under.hpp"
-#include "data/mapped_file.hpp"
 #include "data/text_check.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/format/token_file.hpp"
@@ -39,11 +39,6 @@ std::vector<std::string> text_files(const std::vector<std::string>& inputs) {
   return files;
 }
 
-std::string_view as_text(const detail::MappedFile& file) {
-  const auto bytes = file.bytes();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 }  // namespace
 
 TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<std::string>& inputs,
@@ -67,10 +62,10 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
                                        .tokenizer = tokenizer.name()});
   std::int64_t bytes_before = 0;
   for (const std::string& file : files) {
-    const detail::MappedFile mapped(file);
-    const std::string_view text = as_text(mapped);
+    const detail::Content content(file);
+    const std::string_view text = content.text();
     const auto sink = [&](std::span<const std::int64_t> ids, std::size_t text_bytes) {
-      mapped.check();
+      content.check();
       writer.append(ids);
       if (options.progress) {
         options.progress({.bytes_done = bytes_before + static_cast<std::int64_t>(text_bytes),
@@ -81,7 +76,7 @@ TokenizeResult tokenize(const tokens::Tokenizer& tokenizer, const std::vector<st
     try {
       tokenizer.encode(text, options.encode, sink);
     } catch (...) {
-      mapped.check();  // the cause of what was wrong with the text, perhaps
+      content.check();  // the cause of what was wrong with the text, perhaps
       throw;
     }
     if (options.end_files && eos) {

@@ -17,10 +17,10 @@ constexpr std::string_view kFromMarkup =
     R"~(r'(?s)<(script|style)\b.*?</\1>|<[^>]*>', '', open(sys.argv[1], encoding='utf-8').read())))" )~"
     "{in} > {out}";
 constexpr std::string_view kFromCommas =
-    R"(python3 -c "import csv, sys; [print(row[0]) for row in )"
+    R"(python3 -c "import csv, sys; [print('\n'.join(row), end='\n\n') for row in )"
     R"(csv.reader(open(sys.argv[1], encoding='utf-8', newline='')) if row]" {in} > {out})";
 constexpr std::string_view kFromTabs =
-    R"(python3 -c "import csv, sys; [print(row[0]) for row in )"
+    R"(python3 -c "import csv, sys; [print('\n'.join(row), end='\n\n') for row in )"
     R"(csv.reader(open(sys.argv[1], encoding='utf-8', newline=''), delimiter='\t') if row]" )"
     R"({in} > {out})";
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/isfinite.h>
 
 #include <charconv>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -69,6 +70,15 @@ LossScalerState scaler_state(const checkpoint::LoadReport& report) {
           .growth_tracker = value<std::int64_t>(report, "scaler", "growth_tracker")};
 }
 
+/// Infinity where nothing was judged yet, or by a program that did not keep it.
+double best_of(const checkpoint::LoadReport& report) {
+  const auto values = report.values.find("progress");
+  if (values == report.values.end() || !values->second.contains("best_validation_loss")) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return value<double>(report, "progress", "best_validation_loss");
+}
+
 /// Whether rank 0 sees a complete checkpoint. @collective all ranks
 bool has_checkpoint(const std::string& directory, const World& world) {
   bool found = false;
@@ -114,29 +124,32 @@ std::optional<Standing> Checkpoints::resume() {
                        .windows = value<std::int64_t>(report, "data", "windows"),
                        .next_sample = value<std::int64_t>(report, "data", "next_sample")}),
                   .loss = value<double>(report, "progress", "loss"),
+                  .best = best_of(report),
                   .scaler = scaler_state(report)};
 }
 
 checkpoint::RunState Checkpoints::run_state(const Standing& standing) const {
   const data::SamplerState data = sampler_.state(standing.next_sample);
-  return {.values = {{"config", config_values(config_, threads_)},
-                     {"data",
-                      {{"seed", std::to_string(data.seed)},
-                       {"windows", data.windows},
-                       {"hash", data_hash_},
-                       {"next_sample", data.next_sample}}},
-                     {"progress", {{"loss", standing.loss}}},
-                     {"scaler",
-                      {{"scale", standing.scaler.scale},
-                       {"growth_tracker", standing.scaler.growth_tracker}}},
-                     {"schedule",
-                      {{"lr", config_.lr},
-                       {"min_lr", config_.effective_min_lr()},
-                       {"warmup", config_.effective_warmup()},
-                       {"steps", config_.steps},
-                       {"position", standing.step}}}},
-          .rng = checkpoint::rng_state(),
-          .documents = documents_};
+  return {
+      .values = {{"config", config_values(config_, threads_)},
+                 {"data",
+                  {{"seed", std::to_string(data.seed)},
+                   {"windows", data.windows},
+                   {"hash", data_hash_},
+                   {"next_sample", data.next_sample}}},
+                 {"progress", {{"loss", standing.loss}, {"best_validation_loss", standing.best}}},
+                 {"scaler",
+                  {{"scale", standing.scaler.scale},
+                   {"growth_tracker", standing.scaler.growth_tracker}}},
+                 {"schedule",
+                  {{"kind", std::string(to_string(config_.schedule))},
+                   {"lr", config_.lr},
+                   {"min_lr", config_.effective_min_lr()},
+                   {"warmup", config_.effective_warmup()},
+                   {"steps", config_.steps},
+                   {"position", standing.step}}}},
+      .rng = checkpoint::rng_state(),
+      .documents = documents_};
 }
 
 void Checkpoints::warn_of_threads(const checkpoint::LoadReport& report) const {

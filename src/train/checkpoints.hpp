@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,7 +22,9 @@ struct Standing {
   std::int64_t step = 0;         ///< steps taken
   std::int64_t next_sample = 0;  ///< of the sampler's stream
   double loss = 0;               ///< of the last step
-  LossScalerState scaler = {};   ///< a scale of 0: none
+  /// The lowest validation loss so far.
+  double best = std::numeric_limits<double>::infinity();
+  LossScalerState scaler = {};  ///< a scale of 0: none
 };
 
 /// A run's checkpoints: when to save, what belongs into one, and how to go on.

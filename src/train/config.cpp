@@ -16,6 +16,7 @@
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/data/corpus.hpp"
 #include "fsdp/memory/ledger.hpp"
+#include "train/dataset.hpp"
 #include "train/model.hpp"
 
 namespace fsdp::train {
@@ -110,6 +111,15 @@ void check_numbers(const TrainConfig& config, int ranks, Problems& problems) {
                  " is above --lr ", config.lr);
   problems.check(config.effective_warmup() <= config.steps, "--warmup ", config.warmup,
                  " is longer than --steps ", config.steps);
+  problems.check(config.effective_decay_steps() <= config.steps, "--decay-steps ",
+                 config.decay_steps, " is longer than --steps ", config.steps);
+  not_negative("--max-hours", config.max_hours);
+  for (const DataSource& source : config.data) {
+    problems.check(std::isfinite(source.weight) && source.weight > 0 && source.weight <= 1e6,
+                   "--data-weights has ", source.weight, ", must be above 0 and at most a million");
+  }
+  problems.check(!config.keep_best || !config.out.empty(),
+                 "--keep-best without --out DIR keeps nothing");
   not_negative("--weight-decay", config.weight_decay);
   not_negative("--clip", config.clip);
   not_negative("--eps", config.eps);
@@ -200,14 +210,19 @@ void check_lora(const TrainConfig& config, Problems& problems) {
 
 void check_data(const TrainConfig& config, Problems& problems) {
   problems.gather([&] {
-    if (!config.any_bytes) {
-      data::check_content(config.data);
+    for (const std::vector<DataSource>* sources : {&config.data, &config.validation}) {
+      for (const DataSource& source : *sources) {
+        for (const std::string& path : source.paths) {
+          if (!source.is_samples && !config.any_bytes) {
+            data::check_content(path);
+          }
+        }
+      }
     }
-    const auto corpus = data::Corpus::open(config.data);
     if (config.sequence >= 1) {
-      data::split(corpus, config.sequence);
+      const detail::Dataset data(config);
+      data.check_vocabulary(models::sizes(config.model).vocab);
     }
-    corpus.check_vocabulary(models::sizes(config.model).vocab);
   });
 }
 
@@ -307,7 +322,8 @@ void check_room(const TrainConfig& config, Problems& problems) {
                    memory::format_bytes(static_cast<std::int64_t>(is_known ? space.available : 0)),
                    " left");
   };
-  check("--out", config.out, all_learn ? weights : 0);
+  check("--out", config.out,
+        all_learn ? models::parameter_count(config.model) * bytes_of(config.out_dtype) : 0);
   check("--save", config.save, weights * (1 + moments));
 }
 
@@ -356,6 +372,16 @@ OptimizerKind parse_optimizer(const std::string& word) {
        "', must be adamw, sgd, lion or muon");
 }
 
+const char* to_string(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kLinear: return "linear";
+    case ScheduleKind::kConstant: return "constant";
+    case ScheduleKind::kWsd: return "wsd";
+    case ScheduleKind::kCosine: break;
+  }
+  return "cosine";
+}
+
 const char* to_string(WeightType type) {
   return type == WeightType::kFloat32 ? "float32" : "float64";
 }
@@ -376,6 +402,44 @@ T parse(const char* flag, const std::string& word, const std::pair<const char*, 
 }
 
 }  // namespace
+
+const char* to_string(SavedType type) {
+  switch (type) {
+    case SavedType::kFloat64: return "float64";
+    case SavedType::kBFloat16: return "bfloat16";
+    case SavedType::kFloat16: return "float16";
+    case SavedType::kFloat32: break;
+  }
+  return "float32";
+}
+
+SavedType parse_saved_type(const std::string& word) {
+  return parse<SavedType>("--out-dtype", word,
+                          {{"float32", SavedType::kFloat32},
+                           {"float64", SavedType::kFloat64},
+                           {"bfloat16", SavedType::kBFloat16},
+                           {"bf16", SavedType::kBFloat16},
+                           {"float16", SavedType::kFloat16},
+                           {"fp16", SavedType::kFloat16}});
+}
+
+std::int64_t bytes_of(SavedType type) {
+  switch (type) {
+    case SavedType::kFloat64: return 8;
+    case SavedType::kBFloat16:
+    case SavedType::kFloat16: return 2;
+    case SavedType::kFloat32: break;
+  }
+  return 4;
+}
+
+ScheduleKind parse_schedule(const std::string& word) {
+  return parse<ScheduleKind>("--schedule", word,
+                             {{"cosine", ScheduleKind::kCosine},
+                              {"linear", ScheduleKind::kLinear},
+                              {"constant", ScheduleKind::kConstant},
+                              {"wsd", ScheduleKind::kWsd}});
+}
 
 TravelType parse_travel_type(const std::string& word) {
   return parse<TravelType>("the type", word,

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "fsdp/data/samples.hpp"
 #include "fsdp/engine/gradients.hpp"
 #include "fsdp/engine/strategy.hpp"
 #include "fsdp/format/peft.hpp"
@@ -25,6 +27,13 @@ OptimizerKind parse_optimizer(const std::string& word);
 /// "float32" or "float64".
 const char* to_string(WeightType type);
 
+/// The types that saved weights may have: "float32", "float64", "bfloat16", "float16".
+enum class SavedType { kFloat32, kFloat64, kBFloat16, kFloat16 };
+const char* to_string(SavedType type);
+/// The reverse; also "bf16" and "fp16". @throws Error kInvalidArgument for another word
+SavedType parse_saved_type(const std::string& word);
+std::int64_t bytes_of(SavedType type);
+
 /// What weights are gathered as and gradients sent in; the optimizer's weights keep their own type.
 enum class TravelType { kAsWeights, kBFloat16, kFloat16 };
 /// From "weights", "bfloat16", "float16". @throws Error kInvalidArgument
@@ -38,9 +47,26 @@ std::pair<std::int64_t, std::int64_t> parse_steps(const std::string& word);
 /// @throws Error kInvalidArgument
 GradientSync parse_deferral(const std::string& word);
 
+/// The words of --schedule, see Schedule.
+enum class ScheduleKind { kCosine, kLinear, kConstant, kWsd };
+/// "cosine", "linear", "constant" or "wsd".
+const char* to_string(ScheduleKind kind);
+/// The reverse. @throws Error kInvalidArgument for another word
+ScheduleKind parse_schedule(const std::string& word);
+
+/// Something to learn from: texts or token files, one behind the other, or a sample file.
+struct DataSource {
+  std::vector<std::string> paths;  ///< as data::Corpus::open() takes them; of samples, one
+  bool is_samples = false;         ///< a file of data::make_samples()
+  double weight = 1;               ///< how often an epoch takes each of its rows
+  std::string name = {};           ///< what the user called it; empty: the paths
+};
+
 /// A training run. The defaults train the default model on the default text.
 struct TrainConfig {
-  std::string data;           ///< text file, directory, or .bin token file
+  std::vector<DataSource> data;
+  std::vector<DataSource> validation = {};       ///< empty: the last twentieth of each source
+  data::TooLong too_long = data::TooLong::kCut;  ///< conversations longer than `sequence`
   bool any_bytes = false;     ///< take `data` that is no text, see data::check_content()
   std::string tokenizer;      ///< what made the tokens of `data`, see tokens::load(); empty: bytes
   bool bytes = false;         ///< tokens are bytes, whatever tokenizer `init` has
@@ -59,22 +85,31 @@ struct TrainConfig {
   double lr = 4e-3;
   double min_lr = -1;        ///< below 0: a tenth of lr
   std::int64_t warmup = -1;  ///< below 0: a twentieth of the steps
-  double beta1 = 0.9;        ///< AdamW, Lion, and what of Muon goes by AdamW
-  double beta2 = 0.99;       ///< the same
-  double eps = 1e-8;         ///< AdamW, and what of Muon goes by AdamW
-  double momentum = -1;      ///< SGD and Muon; below 0: 0 for SGD, 0.95 for Muon
+  ScheduleKind schedule = ScheduleKind::kCosine;
+  std::int64_t decay_steps = -1;  ///< kWsd: the last ones, below 0: a tenth of the steps
+  bool decay_all = false;         ///< weight decay also of norms and biases
+  double beta1 = 0.9;             ///< AdamW, Lion, and what of Muon goes by AdamW
+  double beta2 = 0.99;            ///< the same
+  double eps = 1e-8;              ///< AdamW, and what of Muon goes by AdamW
+  double momentum = -1;           ///< SGD and Muon; below 0: 0 for SGD, 0.95 for Muon
   double weight_decay = 0.1;
-  double clip = 1.0;  ///< largest global gradient norm; 0 clips nothing
+  double clip = 1.0;     ///< largest global gradient norm; 0 clips nothing
+  double max_hours = 0;  ///< ends before the last step once so much time has passed; 0: never
   std::uint64_t seed = 1;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   WeightType dtype = WeightType::kFloat32;
 
   std::int64_t eval_every = 100;  ///< steps between evaluations; 0: only at the end
   std::int64_t eval_batches =
-      10;           ///< global batches of an evaluation; ten times as many at the end
-  std::string log;  ///< JSON lines, one per step; empty: none
+      10;                        ///< global batches of an evaluation; ten times as many at the end
+  std::string log;               ///< JSON lines, one per step; empty: none
+  std::string tensorboard = {};  ///< directory for TensorBoard's event files; empty: none
+  bool keep_best = false;        ///< `out` gets the weights with the lowest validation loss
+  bool dry_run = false;          ///< everything up to the first step, and nothing is written
   std::string out = "runs/model";  ///< directory of the saved model; empty: not saved
-  std::int64_t sample = 400;       ///< tokens drawn at the end
+  /// Of the weights in `out`; checkpoints keep `dtype`, in which training goes on.
+  SavedType out_dtype = SavedType::kFloat32;
+  std::int64_t sample = 400;  ///< tokens drawn at the end
   std::string prompt = "In the beginning ";
 
   std::string save;             ///< directory of checkpoints; empty: none are saved
@@ -102,6 +137,7 @@ struct TrainConfig {
   }
   double effective_min_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
   std::int64_t effective_warmup() const { return warmup < 0 ? steps / 20 : warmup; }
+  std::int64_t effective_decay_steps() const { return decay_steps < 0 ? steps / 10 : decay_steps; }
   std::int64_t effective_batch(int ranks) const {
     return batch > 0 ? batch : global_batch / (ranks * (accumulate > 0 ? accumulate : 1));
   }

@@ -20,8 +20,8 @@
 #include "fsdp/archive/reader.hpp"
 #include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
-#include "fsdp/data/corpus.hpp"
 #include "fsdp/data/sampler.hpp"
+#include "train/dataset.hpp"
 #include "train/model.hpp"
 #include "train/run_log.hpp"
 #include "train/same_run.hpp"
@@ -126,16 +126,15 @@ void check_position(const Saved& saved, const TrainConfig& config) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
   FSDP_CHECK(error == std::errc() && end == text.data() + text.size(), ErrorCode::kInvalidArgument,
              "'", saved.path(), "': data.seed is '", text, "'");
-  const auto corpus = data::Corpus::open(config.data);
-  const data::Windows windows(data::split(corpus, config.sequence).train, config.sequence);
-  data::Sampler(windows.count(), config.seed)
+  const detail::Dataset data(config);
+  data::Sampler(data.rows(detail::Part::kTraining), config.seed)
       .resume({.seed = seed,
                .windows = saved.value<std::int64_t>("data", "windows"),
                .next_sample = saved.value<std::int64_t>("data", "next_sample")});
-  const std::string here = detail::data_hash(corpus);
+  const std::string here = data.hash();
   const std::string there = saved.text("data", "hash").value_or(here);
   FSDP_CHECK(there == here, ErrorCode::kInvalidArgument, "'", saved.path(),
-             "' was trained on other data than --data '", config.data,
+             "' was trained on other data than --data '", config.data.front().paths.front(),
              "', which has as many windows but other tokens (their hash is ", there, " there and ",
              here, " here): --resume goes on with the same data, another --save begins anew");
   FSDP_CHECK(saved.step() <= config.steps, ErrorCode::kInvalidArgument, "'", saved.path(),

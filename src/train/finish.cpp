@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "archive/commit.hpp"
 #include "archive/file.hpp"
@@ -35,22 +36,24 @@ std::string numbers(const std::vector<std::int64_t>& tokens) {
 std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
   const bool all_known = std::all_of(
       ids.begin(), ids.end(), [&](std::int64_t id) { return tokenizer.token(id).has_value(); });
-  return all_known ? tokens::printable(tokenizer.decode(ids)) : numbers(ids);
+  return all_known ? tokens::printable(tokenizer.decode(ids, true)) : numbers(ids);
 }
 
 }  // namespace
 
 std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
-                        const data::Corpus& corpus, const data::Split& parts) {
+                        const Dataset& data) {
   const auto tokenizer = !config.tokenizer.empty() ? tokens::load(config.tokenizer)
-                         : corpus.is_text()        ? tokens::bytes()
+                         : data.is_text()          ? tokens::bytes()
                                                    : nullptr;
   std::vector<std::int64_t> prompt;
   if (tokenizer) {
     prompt = tokenizer->encode(config.prompt);
   } else {
-    prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, parts.validation.size())));
-    corpus.read(parts.validation.begin, prompt);
+    std::vector<std::int64_t> targets(static_cast<std::size_t>(data.sequence())), documents;
+    prompt.resize(targets.size());
+    data.read(Part::kValidation, 0, prompt, targets, documents);
+    prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, documents.front())));
   }
   const auto drawn =
       models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
@@ -76,22 +79,42 @@ checkpoint::StoredNameOf adapters_only(const models::ModelConfig& model) {
   };
 }
 
+at::ScalarType scalar_type(SavedType type) {
+  switch (type) {
+    case SavedType::kFloat64: return at::kDouble;
+    case SavedType::kBFloat16: return at::kBFloat16;
+    case SavedType::kFloat16: return at::kHalf;
+    case SavedType::kFloat32: break;
+  }
+  return at::kFloat;
+}
+
 }  // namespace
+
+std::string saved_path(const TrainConfig& config) {
+  return (std::filesystem::path(config.out) /
+          (config.lora.rank > 0 ? format::kAdapterFile : "model.safetensors"))
+      .string();
+}
 
 std::string save(const TrainConfig& config, const Sharded& sharded) {
   const std::filesystem::path directory(config.out);
   const bool has_adapters = config.lora.rank > 0;
-  const std::string path =
-      (directory / (has_adapters ? format::kAdapterFile : "model.safetensors")).string();
+  const std::string path = saved_path(config);
   checkpoint::detail::save_weights(
       sharded, path, {{"format", "pt"}, {"steps", std::to_string(config.steps)}},
-      has_adapters ? adapters_only(config.model) : nullptr, [&](const auto& put) {
+      has_adapters ? adapters_only(config.model) : nullptr,
+      [&](const auto& put) {
         // Of two runs that end at once, all of one and then all of the other.
         const archive::RootLock lock(directory.string(), kPatience_s);
-        write_documents(directory,
-                        has_adapters ? adapter_documents(config) : model_documents(config));
+        auto documents = has_adapters ? adapter_documents(config) : model_documents(config);
+        if (!has_adapters) {
+          documents["config.json"] = models::config_json(config.model, to_string(config.out_dtype));
+        }
+        write_documents(directory, documents);
         put();
-      });
+      },
+      has_adapters ? std::nullopt : std::optional(scalar_type(config.out_dtype)));
   return path;
 }
 

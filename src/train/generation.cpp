@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
 
 #include "base/regular_file.hpp"
 #include "fsdp/archive/weights.hpp"
@@ -17,6 +18,7 @@
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/generate.hpp"
 #include "fsdp/models/lora.hpp"
+#include "train/inference.hpp"
 
 namespace fsdp::train {
 namespace {
@@ -58,6 +60,19 @@ models::ModelConfig config_of(const std::string& path) {
   return config;
 }
 
+std::string weight_type_of(const std::string& path) {
+  std::set<std::string> types;
+  const archive::WeightSource source(path);
+  for (const archive::Tensor& tensor : source.tensors()) {
+    if (tensor.dtype == "BF16" || tensor.dtype.starts_with("F")) {
+      types.insert(tensor.dtype);
+    }
+  }
+  return types == std::set<std::string>{"BF16"}  ? "bfloat16"
+         : types == std::set<std::string>{"F16"} ? "float16"
+                                                 : "float32";
+}
+
 format::LoRAConfig adapter_of(const std::string& directory) {
   const std::string path = (std::filesystem::path(directory) / format::kAdapterConfig).string();
   base::need_regular(path);
@@ -67,19 +82,26 @@ format::LoRAConfig adapter_of(const std::string& directory) {
   return format::parse_adapter_config(path, text);
 }
 
-std::vector<std::int64_t> generate(const GenerationConfig& config, const World& world,
-                                   const std::function<void(std::int64_t)>& on_token) {
-  const models::ModelConfig shape = config_of(config.path);
-  const auto model = make_model(config.path, shape);
+detail::Loaded detail::load_for_inference(const std::string& path, const std::string& adapter,
+                                          int prefetch, const World& world) {
+  const models::ModelConfig shape = config_of(path);
+  const auto model = make_model(path, shape);
   Sharded sharded = fully_shard(model, world,
                                 {.units = units_of<models::DecoderBlock>(),
-                                 .memory = {.prefetch = config.prefetch, .moments = 0},
+                                 .memory = {.prefetch = prefetch, .moments = 0},
                                  .initial_weights = InitialWeights::kBroadcast,
                                  .debug = {.print_promise = false}});
   checkpoint::load_weights(
-      config.path, sharded,
+      path, sharded,
       {.name_of = [&](const std::string& stored) { return models::parameter_of(shape, stored); },
-       .adapter = config.adapter});
+       .adapter = adapter});
+  return {.model = model, .sharded = sharded};
+}
+
+std::vector<std::int64_t> generate(const GenerationConfig& config, const World& world,
+                                   const std::function<void(std::int64_t)>& on_token) {
+  const auto [model, sharded] =
+      detail::load_for_inference(config.path, config.adapter, config.prefetch, world);
   const auto agree = [&](std::int64_t drawn) {
     const std::int64_t token = comm::value_of_first(world.job(), drawn, "token");
     if (on_token && world.rank() == 0) {

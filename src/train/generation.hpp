@@ -33,6 +33,10 @@ struct GenerationConfig {
 /// a config.json beside them; as models::read_config()
 models::ModelConfig config_of(const std::string& path);
 
+/// "bfloat16" or "float16" where all floating-point weights at a path are of that type, "float32"
+/// for all others. @throws Error as archive::WeightSource
+std::string weight_type_of(const std::string& path);
+
 /// The adapters in a directory that PEFT wrote. @throws Error kNotFound without a description of
 /// them; as format::parse_adapter_config()
 format::LoRAConfig adapter_of(const std::string& directory);

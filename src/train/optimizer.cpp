@@ -11,6 +11,26 @@
 namespace fsdp::train::detail {
 namespace {
 
+/// Norms and biases, and whatever has one dimension, are not pulled to zero, unless asked for.
+template <class Rule, class Options>
+std::unique_ptr<optim::FlatOptimizer> grouped(const Sharded& sharded, const TrainConfig& config,
+                                              const Options& options) {
+  if (config.decay_all || config.weight_decay == 0) {
+    return std::make_unique<Rule>(sharded, options);
+  }
+  std::vector<optim::Group<Options>> groups;
+  double weight_decay = options.weight_decay;  // of the first group, see decay_rule()
+  for (const ParameterGroup& group : sharded.param_groups(decay_rule())) {
+    Options own = options;
+    own.weight_decay = weight_decay;
+    weight_decay = 0;
+    if (!group.names.empty()) {
+      groups.push_back({group.names, own});
+    }
+  }
+  return std::make_unique<Rule>(sharded, std::move(groups));
+}
+
 std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const Sharded& sharded) {
   const optim::AdamWOptions adamw{.lr = config.lr,
                                   .beta1 = config.beta1,
@@ -18,18 +38,18 @@ std::unique_ptr<optim::FlatOptimizer> make_rule(const TrainConfig& config, const
                                   .eps = config.eps,
                                   .weight_decay = config.weight_decay};
   switch (config.optimizer) {
-    case OptimizerKind::kAdamW: return std::make_unique<optim::AdamW>(sharded, adamw);
+    case OptimizerKind::kAdamW: return grouped<optim::AdamW>(sharded, config, adamw);
     case OptimizerKind::kSgd:
-      return std::make_unique<optim::SGD>(sharded,
-                                          optim::SGDOptions{.lr = config.lr,
-                                                            .momentum = config.effective_momentum(),
-                                                            .weight_decay = config.weight_decay});
+      return grouped<optim::SGD>(sharded, config,
+                                 optim::SGDOptions{.lr = config.lr,
+                                                   .momentum = config.effective_momentum(),
+                                                   .weight_decay = config.weight_decay});
     case OptimizerKind::kLion:
-      return std::make_unique<optim::Lion>(sharded,
-                                           optim::LionOptions{.lr = config.lr,
-                                                              .beta1 = config.beta1,
-                                                              .beta2 = config.beta2,
-                                                              .weight_decay = config.weight_decay});
+      return grouped<optim::Lion>(sharded, config,
+                                  optim::LionOptions{.lr = config.lr,
+                                                     .beta1 = config.beta1,
+                                                     .beta2 = config.beta2,
+                                                     .weight_decay = config.weight_decay});
     case OptimizerKind::kMuon: {
       // One rate for both rules, so matrices move as far as AdamW would move them.
       const optim::MuonOptions muon{.lr = config.lr,

@@ -16,6 +16,8 @@ namespace {
 
 constexpr int kBarCells = 16;
 constexpr int kPlainLines = 20;
+/// Of a long run in a file.
+constexpr std::chrono::seconds kLongestSilence{60};
 
 std::string fixed(double value, int digits) {
   char text[64];
@@ -131,9 +133,11 @@ void Progress::show(const StepReport& report) {
     line_is_open_ = true;
   } else {
     const std::int64_t every = std::max<std::int64_t>(1, steps_ / kPlainLines);
+    const auto now = std::chrono::steady_clock::now();
     if (report.step % every == 0 || report.step == 1 || report.step == steps_ ||
-        report.validation_loss) {
+        report.validation_loss || now - shown_ >= kLongestSilence) {
       std::fprintf(stream_, "%s\n", text.c_str());
+      shown_ = now;
     }
   }
   std::fflush(stream_);

@@ -20,7 +20,7 @@ std::string format_duration(double seconds);   ///< "2m 10s"
 std::int64_t peak_resident_bytes();
 
 /// The line that tells a person how a run goes: rewritten in place on a terminal, else a plain line
-/// every twentieth of the run and at each evaluation.
+/// every twentieth of the run, at each evaluation, and after a minute without one.
 ///
 /// *Thread safety*: one thread.
 class Progress {
@@ -44,7 +44,7 @@ class Progress {
   std::FILE* stream_;
   std::int64_t steps_;
   int width_;
-  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point start_, shown_ = start_;
   std::optional<double> validation_loss_;
   double rate_ = 0;
   bool line_is_open_ = false;

@@ -57,10 +57,12 @@ std::optional<double> logged_loss(const std::string& path, std::int64_t step) {
 }
 
 std::string to_json(const StepReport& report) {
-  std::string line = "{\"step\":" + std::to_string(report.step) +
-                     ",\"loss\":" + number(report.loss) +
-                     ",\"grad_norm\":" + number(report.grad_norm) + ",\"lr\":" + number(report.lr) +
-                     ",\"tokens_per_s\":" + number(report.tokens_per_s);
+  std::string line =
+      "{\"step\":" + std::to_string(report.step) + ",\"loss\":" + number(report.loss) +
+      ",\"grad_norm\":" + number(report.grad_norm) + ",\"lr\":" + number(report.lr) +
+      ",\"tokens_per_s\":" + number(report.tokens_per_s) +
+      ",\"seconds\":" + number(report.seconds) + ",\"wait_s\":" + number(report.wait_seconds) +
+      ",\"peak_bytes\":" + std::to_string(report.peak_bytes);
   if (report.validation_loss) {
     line += ",\"val_loss\":" + number(*report.validation_loss);
   }

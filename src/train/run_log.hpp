@@ -16,6 +16,9 @@ struct StepReport {
   double grad_norm = 0;   ///< of the whole gradient, before clipping
   double lr = 0;
   double tokens_per_s = 0;
+  double seconds = 0;           ///< since the run began
+  double wait_seconds = 0;      ///< of the step, for data
+  std::int64_t peak_bytes = 0;  ///< largest resident set of rank 0 so far
   std::optional<double> validation_loss = {};
 };
 

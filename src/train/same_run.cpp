@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <sstream>
 #include <string_view>
@@ -11,7 +13,9 @@
 
 #include "base/hash.hpp"
 #include "checkpoint/together.hpp"
+#include "fsdp/archive/weights.hpp"
 #include "fsdp/base/error.hpp"
+#include "train/dataset.hpp"
 
 namespace fsdp::train::detail {
 namespace {
@@ -26,6 +30,40 @@ std::string line_of(std::istream& lines) {
   std::string line;
   std::getline(lines, line);
   return line;
+}
+
+}  // namespace
+
+namespace {
+
+/// A hash of the begin of 64 tensors, evenly spread: weights that learnt anything differ in all.
+/// Empty for no weights.
+std::string weights_hash(const std::string& path) {
+  constexpr std::size_t kPlaces = 64;
+  constexpr std::int64_t kBytes = 4096;  // whole elements of any type
+  if (path.empty()) {
+    return "";
+  }
+  const archive::WeightSource source(path);
+  base::Fnv1a hash;
+  const std::size_t count = source.tensors().size();
+  std::vector<std::byte> bytes;
+  for (std::size_t place = 0; place < std::min(kPlaces, count); ++place) {
+    const archive::Tensor& tensor =
+        source.tensors()[count <= kPlaces ? place : count / kPlaces * place];
+    hash.add(tensor.name);
+    bytes.resize(static_cast<std::size_t>(std::min(kBytes, tensor.bytes)));
+    source.read(tensor, 0, std::ssize(bytes), bytes.data());
+    hash.add(bytes);
+  }
+  return std::to_string(hash.value());
+}
+
+/// Of the adapters in a directory.
+std::string adapter_hash(const std::string& directory) {
+  return directory.empty()
+             ? ""
+             : weights_hash((std::filesystem::path(directory) / format::kAdapterFile).string());
 }
 
 }  // namespace
@@ -47,7 +85,7 @@ std::string data_hash(const data::Corpus& corpus) {
 }
 
 std::string facts_of(const TrainConfig& config, int ranks) {
-  const auto corpus = data::Corpus::open(config.data);
+  const Dataset data(config);
   std::ostringstream text;
   text << "--steps is " << config.steps << "\n--seq is " << config.sequence
        << "\n--global-batch is " << config.global_batch << "\nthe batch of a micro-step is "
@@ -59,7 +97,9 @@ std::string facts_of(const TrainConfig& config, int ranks) {
        << "\n--weight-decay is " << digits(config.weight_decay) << "\n--clip is "
        << digits(config.clip) << "\n--seed is " << config.seed << "\n--init is "
        << (config.init.empty() ? "left out" : "given") << "\n--adapter is "
-       << (config.adapter.empty() ? "left out" : "given") << "\n--lora-rank is " << config.lora.rank
+       << (config.adapter.empty() ? "left out" : "given") << "\na hash of the weights of --init is "
+       << weights_hash(config.init) << "\na hash of the weights of --adapter is "
+       << adapter_hash(config.adapter) << "\n--lora-rank is " << config.lora.rank
        << "\n--lora-alpha is " << digits(config.lora.alpha) << "\n--lora-targets is";
   for (const std::string& target : config.lora.targets) {
     text << " " << target;
@@ -75,9 +115,16 @@ std::string facts_of(const TrainConfig& config, int ranks) {
        << "\n--param-dtype is number " << static_cast<int>(config.param_dtype)
        << "\n--reduce-dtype is number " << static_cast<int>(config.reduce_dtype)
        << "\n--defer is number " << static_cast<int>(config.micro_step_sync)
-       << "\nthe number of tokens in --data is " << corpus.tokens()
-       << "\na hash of tokens in --data is " << data_hash(corpus) << "\n--dropout is "
-       << digits(models::sizes(config.model).dropout) << "\n--dtype is " << to_string(config.dtype)
+       << "\nthe number of tokens in --data is "
+       << data.tokens(Part::kTraining) + data.tokens(Part::kValidation)
+       << "\nthe number of rows in --data is " << data.rows(Part::kTraining)
+       << "\na hash of tokens in --data is " << data.hash() << "\n--schedule is "
+       << to_string(config.schedule) << "\n--decay-steps is " << config.effective_decay_steps()
+       << "\n--decay-all is " << (config.decay_all ? "given" : "left out") << "\n--keep-best is "
+       << (config.keep_best ? "given" : "left out") << "\n--max-hours is "
+       << digits(config.max_hours) << "\n--dry-run is " << (config.dry_run ? "given" : "left out")
+       << "\n--dropout is " << digits(models::sizes(config.model).dropout) << "\n--dtype is "
+       << to_string(config.dtype) << "\n--out-dtype is " << to_string(config.out_dtype)
        << "\nthe model is\n"
        << models::config_json(config.model, to_string(config.dtype)) << "\n";
   return text.str();

@@ -11,9 +11,18 @@ double Schedule::at(std::int64_t step) const {
   if (step < warmup) {
     return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
   }
-  const std::int64_t decay_steps = std::max<std::int64_t>(1, steps - 1 - warmup);
+  // Where the fall begins; the last step has the lowest rate.
+  const std::int64_t begin =
+      kind == ScheduleKind::kWsd ? std::max(warmup, steps - decay_steps - 1) : warmup;
+  const std::int64_t falling = std::max<std::int64_t>(1, steps - 1 - begin);
   const double progress =
-      std::min(1.0, static_cast<double>(step - warmup) / static_cast<double>(decay_steps));
+      std::clamp(static_cast<double>(step - begin) / static_cast<double>(falling), 0.0, 1.0);
+  switch (kind) {
+    case ScheduleKind::kConstant: return lr;
+    case ScheduleKind::kLinear:
+    case ScheduleKind::kWsd: return lr + (min_lr - lr) * progress;
+    case ScheduleKind::kCosine: break;
+  }
   return min_lr + (lr - min_lr) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
 }
 

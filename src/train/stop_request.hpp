@@ -5,7 +5,8 @@
 
 namespace fsdp::train::detail {
 
-/// While it lives, SIGTERM asks for an end instead of ending the process. One at a time.
+/// While it lives, SIGTERM and SIGINT ask for an end instead of ending the process; a second SIGINT
+/// ends it. One at a time.
 class StopRequest {
  public:
   StopRequest();
@@ -13,11 +14,13 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// Whether SIGTERM has come to this process.
+  /// Whether one of them has come to this process.
   bool is_made() const;
+  /// The last that came; SIGTERM when none did.
+  int signal() const;
 
  private:
-  struct sigaction before_{};
+  struct sigaction before_[2]{};
 };
 
 }  // namespace fsdp::train::detail

@@ -25,8 +25,7 @@ std::int64_t adapter_elements(const Sharded& sharded) {
 
 }  // namespace
 
-std::string summary(const TrainConfig& config, const data::Corpus& corpus, const data::Split& parts,
-                    const Sharded& sharded) {
+std::string summary(const TrainConfig& config, const Dataset& data, const Sharded& sharded) {
   const World world = sharded.world();
   const models::ModelSizes model = models::sizes(config.model);
   const auto units = sharded.report().units;
@@ -35,9 +34,11 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
   const std::int64_t micro_steps = config.global_batch / (world.size() * batch);
 
   std::ostringstream text;
-  text << "data     " << corpus.path() << ": " << format_count(parts.train.size())
-       << (corpus.is_text() ? " bytes" : " tokens") << " to learn from, "
-       << format_count(parts.validation.size()) << " to validate\n";
+  const char* heading = "data     ";
+  for (const std::string& line : data.description()) {
+    text << heading << line << "\n";
+    heading = "         ";
+  }
   if (!config.tokenizer.empty()) {
     const auto tokenizer = tokens::load(config.tokenizer);
     text << "tokens   " << tokenizer->name() << ", " << format_count(tokenizer->vocab_size())
@@ -78,8 +79,15 @@ std::string summary(const TrainConfig& config, const data::Corpus& corpus, const
        << micro_steps << (micro_steps == 1 ? " micro-step x " : " micro-steps x ") << batch
        << " sequences\n";
   text << "train    " << format_count(config.steps) << " steps, " << to_string(config.optimizer)
-       << ", lr " << config.lr << " to " << config.effective_min_lr() << ", warm-up "
-       << config.effective_warmup() << ", clip " << config.clip << ", seed " << config.seed << "\n";
+       << ", lr " << config.lr;
+  if (config.schedule != ScheduleKind::kConstant) {
+    text << " to " << config.effective_min_lr();
+  }
+  if (config.schedule != ScheduleKind::kCosine) {
+    text << " (" << to_string(config.schedule) << ")";
+  }
+  text << ", warm-up " << config.effective_warmup() << ", clip " << config.clip << ", seed "
+       << config.seed << "\n";
   text << "promise  " << memory::format_bytes(promise.total())
        << " a rank for weights, gradients, optimizer and buffers:\n";
   std::istringstream table(memory::format(promise));

@@ -5,13 +5,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <optional>
 #include <stdexcept>
 
 #include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
 #include "fsdp/comm/mean.hpp"
-#include "fsdp/data/corpus.hpp"
 #include "fsdp/data/sampler.hpp"
 #include "fsdp/engine/fully_shard.hpp"
 #include "fsdp/models/language_model.hpp"
@@ -19,8 +19,10 @@
 #include "fsdp/optim/loss_scaler.hpp"
 #include "train/batches.hpp"
 #include "train/checkpoints.hpp"
+#include "train/dataset.hpp"
 #include "train/earlier_run.hpp"
 #include "train/evaluate.hpp"
+#include "train/event_file.hpp"
 #include "train/model.hpp"
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
@@ -51,11 +53,8 @@ class Run {
   Run(const TrainConfig& config, const World& world)
       : config_(config),
         world_(world),
-        corpus_(data::Corpus::open(config.data)),
-        parts_(data::split(corpus_, config.sequence)),
-        training_(parts_.train, config.sequence),
-        validation_(parts_.validation, config.sequence),
-        sampler_(training_.count(), config.seed),
+        data_(config),
+        sampler_(data_.rows(detail::Part::kTraining), config.seed),
         model_(detail::make_model(config)),
         tracing_(config),
         sharded_(detail::shard(model_, config, world, tracing_.observer())),
@@ -64,18 +63,27 @@ class Run {
         schedule_{.lr = config.lr,
                   .min_lr = config.effective_min_lr(),
                   .warmup = config.effective_warmup(),
-                  .steps = config.steps},
+                  .steps = config.steps,
+                  .kind = config.schedule,
+                  .decay_steps = config.effective_decay_steps()},
         batch_(config.effective_batch(world.size())),
         micro_steps_(config.global_batch / (world.size() * batch_)),
-        checkpoints_(config, sharded_, *optimizer_, sampler_, detail::data_hash(corpus_)) {
+        loader_(data_, [this](std::int64_t first_sample) { return rows_of_step(first_sample); }),
+        checkpoints_(config, sharded_, *optimizer_, sampler_, data_.hash()) {
     // Dropout differs between ranks; nothing else draws numbers from here on.
     torch::manual_seed(config.seed + 1 + static_cast<std::uint64_t>(world.rank()));
   }
 
   TrainResult train() {
-    const auto begin = Clock::now();
+    const auto begin = begin_;
     if (is_first()) {
-      std::printf("%s\n", detail::summary(config_, corpus_, parts_, sharded_).c_str());
+      std::printf("%s\n", detail::summary(config_, data_, sharded_).c_str());
+    }
+    if (config_.dry_run) {
+      if (is_first()) {
+        std::printf("dry run: all is well up to the first step; nothing was trained or written\n");
+      }
+      return {.is_dry = true};
     }
     if (checkpoints_.is_on()) {
       stop_.emplace();
@@ -89,6 +97,9 @@ class Run {
     if (is_first()) {
       detail::record_run(config_);
       log_.emplace(config_.log, standing_.step);
+      if (!config_.tensorboard.empty()) {
+        events_.emplace(config_.tensorboard);
+      }
     }
     TrainResult result = steps();
     stop_.reset();
@@ -96,18 +107,21 @@ class Run {
       tracing_.finish(sharded_, world_);
       result.seconds = seconds_since(begin);
       if (is_first()) {
-        std::printf("\nstopped by SIGTERM, step %s is saved: --resume goes on from there\n",
+        std::printf("\nstopped by %s, step %s is saved: --resume goes on from there\n",
+                    result.signal == SIGINT ? "SIGINT" : "SIGTERM",
                     detail::format_count(result.steps).c_str());
         std::fflush(stdout);
       }
       return result;
     }
     if (!config_.out.empty()) {
-      result.model_path = detail::save(config_, sharded_);
+      // The best ones are there already, unless these are.
+      result.model_path = config_.keep_best && !is_best_ ? detail::saved_path(config_)
+                                                         : detail::save(config_, sharded_);
     }
     std::string text;
     if (config_.sample > 0) {
-      text = detail::sample_text(*model_, config_, corpus_, parts_);
+      text = detail::sample_text(*model_, config_, data_);
       sharded_.reshard();
     }
     result.seconds = seconds_since(begin);
@@ -121,9 +135,8 @@ class Run {
   bool is_first() const { return world_.rank() == 0; }
 
   double evaluate(std::int64_t factor) {
-    const double loss =
-        detail::evaluate(*model_, world_, corpus_, validation_,
-                         factor * config_.eval_batches * config_.global_batch, batch_);
+    const double loss = detail::evaluate(
+        *model_, world_, data_, factor * config_.eval_batches * config_.global_batch, batch_);
     sharded_.reshard();
     return loss;
   }
@@ -165,7 +178,7 @@ class Run {
                "config.json describes");
     if (is_first()) {
       std::printf("before   validation loss %.4f nats per %s\n\n", loss,
-                  corpus_.is_text() ? "byte" : "token");
+                  data_.is_text() ? "byte" : "token");
       std::fflush(stdout);
     }
   }
@@ -176,6 +189,7 @@ class Run {
     TrainResult result{.steps = config_.steps, .loss = standing_.loss};
     if (standing_.step == config_.steps) {
       result.validation_loss = evaluate(kFinalEvaluation);
+      is_best_ = !config_.keep_best;  // what is the best was decided before
     }
     while (standing_.step < config_.steps) {
       tracing_.begin_step(standing_.step + 1);
@@ -195,6 +209,9 @@ class Run {
         log_->write(report);
         progress.show(report);
       }
+      if (events_.has_value()) {
+        events_->write(report);
+      }
       if (!learns || !std::isfinite(report.validation_loss.value_or(0))) {
         fail_at(report);
       }
@@ -202,16 +219,49 @@ class Run {
       standing_ = {.step = report.step,
                    .next_sample = standing_.next_sample + config_.global_batch,
                    .loss = report.loss,
+                   .best = standing_.best,
                    .scaler = scaler_.state()};
       const bool is_last = report.step == config_.steps;
+      if (report.validation_loss) {
+        // At the end on the same rows as before, so that the two can be compared.
+        keep_best(report.step,
+                  is_last && config_.keep_best ? evaluate(1) : *report.validation_loss);
+      }
+      if (is_over_ && !must_stop_ && !is_last) {
+        result.steps = report.step;
+        if (!report.validation_loss) {
+          keep_best(config_.steps, evaluate(1));
+        }
+        result.validation_loss = evaluate(kFinalEvaluation);
+        if (checkpoints_.is_on()) {
+          checkpoints_.save(standing_, true);
+        }
+        if (is_first()) {
+          std::printf("\n--max-hours %g have passed\n", config_.max_hours);
+        }
+        return result;
+      }
       checkpoints_.save(standing_, is_last || must_stop_);
       if (must_stop_ && !is_last) {
         result.steps = report.step;
         result.is_stopped = true;
+        result.signal = stop_->signal();
         return result;
       }
     }
     return result;
+  }
+
+  /// The best weights are saved when they are found: later ones are no better.
+  void keep_best(std::int64_t step, double loss) {
+    is_best_ = loss < standing_.best;
+    if (!is_best_) {
+      return;
+    }
+    standing_.best = loss;
+    if (config_.keep_best && step < config_.steps) {
+      detail::save(config_, sharded_);
+    }
   }
 
   /// Ends a run whose numbers are lost, before anything of it is saved over what was sound.
@@ -229,32 +279,66 @@ class Run {
     throw std::runtime_error(text);
   }
 
+  /// The rows of each micro-step of this rank in the step that begins with a sample.
+  std::vector<std::vector<std::int64_t>> rows_of_step(std::int64_t first_sample) const {
+    std::vector<std::vector<std::int64_t>> rows;
+    for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
+      rows.push_back(
+          sampler_.micro_batch(first_sample, micro, {world_.rank(), world_.size()}, batch_));
+    }
+    return rows;
+  }
+
+  /// By what a rank's summed losses are multiplied so that their mean over the ranks is the mean
+  /// over all targets of the step.
+  double share_of_target(const std::vector<detail::Batch>& batches) {
+    double own = 0;
+    for (const detail::Batch& batch : batches) {
+      own += static_cast<double>(batch.counted);
+    }
+    if (!data_.is_packed()) {
+      return 1 / own;  // all ranks have as many
+    }
+    return 1 / mean_over_ranks(world_, own, 1.0, "targets").get();
+  }
+
   detail::StepReport one_step(std::int64_t step) {
     const auto begin = Clock::now();
     const auto step_scope = trace_scope("step");
-    double loss_sum = 0;
-    for (std::int64_t micro = 0; micro < micro_steps_; ++micro) {
-      const auto batch = next_batch(micro);
+    const double waited = loader_.waited();
+    const std::vector<detail::Batch> batches = next_batches(step);
+    const double share = share_of_target(batches);
+    double loss_sum = 0, counted = 0;
+    for (std::size_t micro = 0; micro < batches.size(); ++micro) {
+      const detail::Batch& batch = batches[micro];
       const at::Tensor loss = forward(batch);
-      sharded_.set_gradient_sync(micro + 1 < micro_steps_ ? config_.micro_step_sync
-                                                          : GradientSync::kEveryBackward);
+      sharded_.set_gradient_sync(micro + 1 < batches.size() ? config_.micro_step_sync
+                                                            : GradientSync::kEveryBackward);
       {
         const auto scope = trace_scope("backward");
-        scaler_.scale(loss / static_cast<double>(micro_steps_)).backward();
+        scaler_.scale(batch.is_packed ? loss * share : loss / static_cast<double>(micro_steps_))
+            .backward();
       }
-      loss_sum += loss.item<double>();
+      loss_sum +=
+          loss.item<double>() * (batch.is_packed ? 1.0 : static_cast<double>(batch.counted));
+      counted += static_cast<double>(batch.counted);
     }
     PendingMean mean_loss =
-        mean_over_ranks(world_, loss_sum / static_cast<double>(micro_steps_), 1.0, "loss");
-    std::optional<PendingMean> stopped;
+        mean_over_ranks(world_, counted > 0 ? loss_sum / counted : 0, counted, "loss");
+    std::optional<PendingMean> stopped, over;
     if (stop_) {  // ranks must stop after the same step, so a signal to one concerns all
       stopped.emplace(mean_over_ranks(world_, stop_->is_made() ? 1.0 : 0.0, 1.0, "stop"));
+    }
+    if (config_.max_hours > 0) {
+      const bool has_passed = seconds_since(begin_) >= 3600 * config_.max_hours;
+      over.emplace(mean_over_ranks(world_, has_passed ? 1.0 : 0.0, 1.0, "hours"));
     }
 
     detail::StepReport report{.step = step + 1, .lr = schedule_.at(step)};
     report.grad_norm = clip();
     report.loss = mean_loss.get();
     must_stop_ = stopped && stopped->get() > 0;
+    is_over_ = over && over->get() > 0;
     {
       const auto scope = trace_scope("optimizer");
       optimizer_->step(report.lr);
@@ -265,19 +349,24 @@ class Run {
     sharded_.zero_grad();
     report.tokens_per_s =
         static_cast<double>(config_.global_batch * config_.sequence) / seconds_since(begin);
+    report.seconds = seconds_since(begin_);
+    report.wait_seconds = loader_.waited() - waited;
+    report.peak_bytes = detail::peak_resident_bytes();
     return report;
   }
 
-  detail::Batch next_batch(std::int64_t micro) {
+  /// Those of a step, while those of the next are being read.
+  std::vector<detail::Batch> next_batches(std::int64_t step) {
     const auto scope = trace_scope("data");
-    return detail::load(
-        corpus_, training_,
-        sampler_.micro_batch(standing_.next_sample, micro, {world_.rank(), world_.size()}, batch_));
+    const std::int64_t next = standing_.next_sample + config_.global_batch;
+    return loader_.next(standing_.next_sample, step + 1 < config_.steps ? next : -1);
   }
 
+  /// The sum over the targets of packed rows, the mean over those of others.
   at::Tensor forward(const detail::Batch& batch) {
     const auto scope = trace_scope("forward");
-    return model_->forward(batch.tokens, batch.targets);
+    return batch.is_packed ? model_->forward(batch.rows)
+                           : model_->forward(batch.rows.tokens, batch.rows.targets);
   }
 
   bool is_scaled() const { return config_.param_dtype == TravelType::kFloat16; }
@@ -294,7 +383,7 @@ class Run {
 
   void print_end(const TrainResult& result, const std::string& text) const {
     std::printf("\nvalidation loss %.4f nats per %s after %s steps (training loss %.4f)\n",
-                result.validation_loss, corpus_.is_text() ? "byte" : "token",
+                result.validation_loss, data_.is_text() ? "byte" : "token",
                 detail::format_count(result.steps).c_str(), result.loss);
     if (!text.empty()) {
       std::printf("\n--- sample ---\n%s\n--------------\n\n", text.c_str());
@@ -308,9 +397,8 @@ class Run {
 
   TrainConfig config_;
   World world_;
-  data::Corpus corpus_;
-  data::Split parts_;
-  data::Windows training_, validation_;
+  Clock::time_point begin_ = Clock::now();
+  detail::Dataset data_;
   data::Sampler sampler_;
   std::shared_ptr<models::LanguageModel> model_;
   detail::Tracing tracing_;  ///< before what it observes
@@ -319,11 +407,14 @@ class Run {
   LossScaler scaler_;  ///< leaves everything as it is unless weights are float16
   Schedule schedule_;
   std::int64_t batch_, micro_steps_;
+  detail::Loader loader_;
   detail::Checkpoints checkpoints_;
-  std::optional<detail::RunLog> log_;  ///< of rank 0, once it is known where the run begins
+  std::optional<detail::RunLog> log_;        ///< of rank 0, once it is known where the run begins
+  std::optional<detail::EventFile> events_;  ///< the same
+  bool is_best_ = false;                     ///< the last evaluation was the best so far
   std::optional<detail::StopRequest> stop_;
   detail::Standing standing_;
-  bool must_stop_ = false;
+  bool must_stop_ = false, is_over_ = false;
 };
 
 }  // namespace

@@ -160,7 +160,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"Gzip", train({"--data", "@text.gz"}), "is compressed by gzip, no plain text"},
         BadInput{"Table", train({"--data", "@table.csv"}), "is a table with commas"},
         BadInput{"Latin1", train({"--data", "@latin"}), "iconv -f LATIN1 -t UTF-8"},
-        BadInput{"JsonLines", train({"--data", "@chat.jsonl"}), "JSON lines of chat messages"},
+        BadInput{"MessagesWithoutATemplate", train({"--data", "@chat.jsonl"}),
+                 "messages need the chat template of a model"},
         BadInput{"MixedDirectory", train({"--data", "@mixed"}),
                  "holds 1 of 2 files that are no plain text"},
         BadInput{"GzipWithATokenizer", train({"--data", "@text.gz", "--tokenizer", "bytes"}),
@@ -246,6 +247,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"AFlagTwiceAndAMistake", train({"--recompute", "--recompute", "--lerning", "3"}),
                  "'--lerning' is no option of fsdp train"},
         BadInput{"LogNowhere", train({"--log", "@no/run.jsonl"}), "--log"},
+        BadInput{"NegativeTemperature",
+                 {"generate", "@empty", "--temperature", "-1"},
+                 "--temperature: is -1, must be 0 or a positive number (see"},
         BadInput{"RunWithoutRanks", {"run", "true"}, "--ranks"},
         BadInput{"RunWithoutProgram", {"run", "-n", "2"}, "no program to run"}),
     [](const auto& tested) { return tested.param.name; });
@@ -284,6 +288,23 @@ TEST(JobTest, Fault169_RanksOfDifferentRunsAreRefused) {
               HasSubstr("rank 1: --weight-decay is 0.1 here, but on rank 0 --weight-decay is 0:"));
   EXPECT_THAT(refusal_in_job("--beta2 0.9$RANK"), HasSubstr("--beta2 is 0.91 here"));
   EXPECT_THAT(refusal_in_job("--dropout 0.$RANK"), HasSubstr("--dropout is 0.1 here"));
+}
+
+TEST(JobTest, Fault170_RanksThatBeginWithOtherWeightsAreRefused) {
+  const TemporaryDirectory directory;
+  directory.write("text", sample_text(4000));
+  for (const std::string seed : {"0", "1"}) {
+    const CommandResult made =
+        run_fsdp(laid_over(tiny_training(directory.path("text"), directory.path("w" + seed)),
+                           {"--ranks", "1", "--sample", "0", "--seed", seed, "--steps", "1"}));
+    ASSERT_EQ(made.code, 0) << made.err;
+  }
+  const std::string line = "cd '" + directory.path("") + "' && exec '" + fsdp_program() +
+                           "' train --init w$RANK --data text --out '' --steps 2 --seq 16 "
+                           "--global-batch 2 --sample 0 --bytes --lr +1e-3";
+  const CommandResult result = run_fsdp({"run", "-n", "2", "sh", "-c", line});
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("a hash of the weights of --init is"));
 }
 
 TEST(HelpTest, ShowsExamplesAndVersion) {

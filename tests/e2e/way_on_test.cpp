@@ -55,7 +55,7 @@ class WayOnTest : public ::testing::Test {
 };
 
 TEST_F(WayOnTest, Fault164_RecordsOfJsonBecomeText) {
-  EXPECT_EQ(converted("a.jsonl", "{\"text\": \"Grö\\u00dfe\"}\n\n{\"text\": \"two\"}\n"),
+  EXPECT_EQ(converted("a.lines", "{\"text\": \"Grö\\u00dfe\"}\n\n{\"text\": \"two\"}\n"),
             "Größe\n\ntwo\n\n");
   EXPECT_EQ(converted("it's.json", R"([{"instruction":"Add","input":"1 1","output":"2"},
                                        {"instruction":"Hi","input":"","output":"Ho"}])"),
@@ -68,7 +68,7 @@ TEST_F(WayOnTest, Fault164_RecordsOfJsonBecomeText) {
                       "\xef\xbb\xbf"
                       R"([{"conversations":[{"from":"human","value":"a"}]}])"),
             "human: a\n\n");
-  EXPECT_EQ(converted("pairs.jsonl", R"({"prompt":"a ","completion":"b"})"), "a b\n\n");
+  EXPECT_EQ(converted("pairs", R"({"prompt":"a ","completion":"b"})"), "a b\n\n");
   EXPECT_EQ(converted("other.json", "{\n\"title\": \"a\", \"body\": \"b\", \"n\": 1\n}"),
             "a\nb\n\n");
   EXPECT_EQ(converted("list.json", R"(["a", "b"])"), "a\n\nb\n\n");
@@ -79,14 +79,14 @@ TEST_F(WayOnTest, Fault164_RecordsOfJsonBecomeText) {
 
 TEST_F(WayOnTest, Fault164_NoStringOfALongRecordIsLost) {
   const std::string words(100000, 'x');  // a record whose end is not looked at
-  EXPECT_EQ(converted("share.jsonl", R"({"id":"one","conversations":[{"from":"human","value":")" +
-                                         words + R"("},{"from":"gpt","value":"b"}],"n":1})"),
+  EXPECT_EQ(converted("share.txt", R"({"id":"one","conversations":[{"from":"human","value":")" +
+                                       words + R"("},{"from":"gpt","value":"b"}],"n":1})"),
             "one\nhuman\n" + words + "\ngpt\nb\n\n");
 }
 
 TEST_F(WayOnTest, Fault164_TablesAndPagesBecomeText) {
-  EXPECT_EQ(converted("a.csv", "\"one, two\",1\n\nthree,2\n"), "one, two\nthree\n");
-  EXPECT_EQ(converted("a.tsv", "one\t1\ntwo\t2\n"), "one\ntwo\n");
+  EXPECT_EQ(converted("a.csv", "\"one, two\",1\n\nthree,2\n"), "one, two\n1\n\nthree\n2\n\n");
+  EXPECT_EQ(converted("a.tsv", "one\t1\ntwo\t2\n"), "one\n1\n\ntwo\n2\n\n");
   EXPECT_EQ(converted("a.html", "<html><script>x < 1</script><p>a &amp; b</p></html>\n"),
             "a & b\n\n");
 }

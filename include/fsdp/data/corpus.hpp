@@ -34,6 +34,8 @@ class Corpus {
   /// @throws Error kNotFound or kIo with the path; kInvalidArgument for a directory without files
   /// or with both kinds; kCorrupt for a broken token file
   static Corpus open(const std::string& path);
+  /// The same of several paths, one behind the other, which must be of one kind.
+  static Corpus open(const std::vector<std::string>& paths);
 
   ~Corpus();
   Corpus(Corpus&&) noexcept;

@@ -132,8 +132,8 @@ TEST_F(TextCheckTest, TokenizingChecksToo) {
   EXPECT_FALSE(std::filesystem::exists(directory_.path("a.bin")));
   EXPECT_EQ(tokenize(*bytes, {input}, directory_.path("a.bin"), {.any_bytes = true}).tokens, 1000);
   const std::string cache = directory_.path("cache");
-  cached_tokens(input, "bytes", cache, {.any_bytes = true});
-  EXPECT_THROW(cached_tokens(input, "bytes", cache), Error) << "the tokens are there";
+  cached_tokens({input}, "bytes", cache, {.any_bytes = true});
+  EXPECT_THROW(cached_tokens({input}, "bytes", cache), Error) << "the tokens are there";
 }
 
 TEST_F(TextCheckTest, Fault159_AFileThatIsTruncatedWhileItIsMappedIsNamed) {

@@ -22,7 +22,7 @@ class TokenCacheTest : public ::testing::Test {
   TokenCacheTest() { directory_.write("text", "In the beginning"); }
   std::string at(const std::string& name) const { return directory_.path(name); }
   std::string cached(const std::string& cache) const {
-    return cached_tokens(at("text"), "bytes", at(cache));
+    return cached_tokens({at("text")}, "bytes", at(cache));
   }
   std::string refusal(const std::string& cache) const {
     return test::error_of([&] { cached(cache); });

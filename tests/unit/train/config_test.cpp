@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 class TrainConfigTest : public ::testing::Test {
  protected:
   TrainConfigTest() {
-    config_.data = directory_.write("a.txt", std::string(1000, 'x'));
+    config_.data = {{.paths = {directory_.write("a.txt", std::string(1000, 'x'))}}};
     config_.out = directory_.path("out");
   }
   std::string refusal(int ranks = 2) const {
@@ -41,13 +41,13 @@ TEST_F(TrainConfigTest, Fault156_ACheckLeavesNothingBehind) {
   config_.save = directory_.path("new/run");
   EXPECT_EQ(refusal(), "accepted");
   EXPECT_FALSE(std::filesystem::exists(directory_.path("new")));
-  config_.data = "/nowhere";
+  config_.data = {{.paths = {"/nowhere"}}};
   EXPECT_THAT(refusal(), HasSubstr("'/nowhere' does not exist"));
   EXPECT_FALSE(std::filesystem::exists(directory_.path("new"))) << "an empty directory for nothing";
 }
 
 TEST_F(TrainConfigTest, ADirectoryThatIsNotThereYetMustBePossible) {
-  config_.out = config_.data + "/out";
+  config_.out = config_.data.front().paths.front() + "/out";
   EXPECT_THAT(refusal(), HasSubstr("is not a directory that can be written"));
   config_.out = directory_.path("new");
   config_.save = directory_.path("other/../new/");
@@ -120,16 +120,16 @@ TEST_F(TrainConfigTest, AllProblemsAreNamedInOneLine) {
 }
 
 TEST_F(TrainConfigTest, DataMustExistAndSuffice) {
-  config_.data = "/nowhere";
+  config_.data = {{.paths = {"/nowhere"}}};
   EXPECT_THAT(refusal(), HasSubstr("'/nowhere' does not exist"));
-  config_.data = directory_.write("short.txt", "short");
+  config_.data = {{.paths = {directory_.write("short.txt", "short")}}};
   EXPECT_THAT(refusal(), HasSubstr("has 5 tokens"));
-  config_.data = directory_.write("t.bin", std::string(2000, '\7'));
+  config_.data = {{.paths = {directory_.write("t.bin", std::string(2000, '\7'))}}};
   EXPECT_THAT(refusal(), HasSubstr("token 1799 at position 0 is outside the vocabulary of 256"));
 }
 
 TEST_F(TrainConfigTest, DataMustBeText) {
-  config_.data = directory_.write("a.csv", std::string(1000, 'x'));
+  config_.data = {{.paths = {directory_.write("a.csv", std::string(1000, 'x'))}}};
   EXPECT_THAT(refusal(), HasSubstr("is a table with commas, no plain text"));
   config_.any_bytes = true;
   EXPECT_EQ(refusal(), "accepted");
@@ -194,7 +194,7 @@ TEST_F(TrainConfigTest, RoomForOneCheckpointIsNeeded) {
 }
 
 TEST_F(TrainConfigTest, PlacesForOutputMustBeUsable) {
-  config_.out = config_.data;
+  config_.out = config_.data.front().paths.front();
   EXPECT_THAT(refusal(), HasSubstr("is not a directory"));
   config_.out = "";
   config_.log = directory_.path("no/such/run.jsonl");
