@@ -116,6 +116,7 @@ struct OperatorInfo {
   bool is_metadata = false;
   bool adds = false;
   bool resolves = false;           ///< resolve_conj and resolve_neg
+  bool converts = false;           ///< to
   bool precedes_set_data = false;  ///< set_data() itself does not pass the dispatcher
   std::uint64_t writes = 0;        ///< bit i: argument i is written
   CastTraits casts = {};
@@ -156,6 +157,7 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
     info.adds = schema.name() == "aten::add" && schema.overload_name() == "Tensor";
+    info.converts = schema.name() == "aten::to";
     info.resolves = schema.name().starts_with("aten::resolve_");
     info.precedes_set_data = schema.name() == "aten::_has_compatible_shallow_copy_type";
     info.casts = cast_traits(schema);
@@ -337,6 +339,30 @@ void announce_view(const at::Tensor& self, const OperatorInfo& info) {
   }
 }
 
+/// Whether aten::to gives back the tensor that it takes, as numpy() in Python asks of it.
+bool keeps_all(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  const std::size_t count = schema.arguments().size();
+  const c10::IValue* values = stack.data() + (stack.size() - count);
+  const at::Tensor& self = values[0].toTensor();
+  for (std::size_t i = 1; i < count; ++i) {
+    const std::string& name = schema.arguments()[i].name();
+    const c10::IValue& value = values[i];
+    if (value.isNone() || name == "non_blocking" || name == "pin_memory") {
+      continue;
+    }
+    const bool is_kept = (name == "dtype" && value.toScalarType() == self.scalar_type()) ||
+                         (name == "device" && value.toDevice() == self.device()) ||
+                         (name == "layout" && value.toLayout() == self.layout()) ||
+                         (name == "copy" && !value.toBool()) ||
+                         (name == "memory_format" &&
+                          value.toMemoryFormat() == c10::MemoryFormat::Preserve);
+    if (!is_kept) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const OperatorInfo& info = info_of(schema);
@@ -344,7 +370,8 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
     return (*stack)[stack->size() - schema.arguments().size()].toTensor();
   };
   const bool is_metadata =
-      info.is_metadata && !(info.resolves && (self().is_conj() || self().is_neg()));
+      (info.is_metadata && !(info.resolves && (self().is_conj() || self().is_neg()))) ||
+      (info.converts && keeps_all(schema, *stack));
   if (!is_metadata && defer(op, keys, stack)) {
     return;
   }
