@@ -34,6 +34,7 @@ struct GenerateFlags {
   bool ignore_end = false, no_cache = false, chat = false;
   int ranks = 1;
   std::string transport = "auto";
+  std::string device = "auto";
 };
 
 void add_flags(CLI::App& command, GenerateFlags& flags) {
@@ -86,6 +87,8 @@ void add_flags(CLI::App& command, GenerateFlags& flags) {
   command.add_option("--transport", flags.transport, "How ranks talk; auto: shm on one host")
       ->check(CLI::IsMember(comm::transport_words()))
       ->capture_default_str();
+  command.add_option("--device", flags.device, "Where ranks compute: auto, cpu, cuda or cuda:N")
+      ->capture_default_str();
 }
 
 /// What turns text into this model's tokens; nothing where nobody knows.
@@ -113,6 +116,7 @@ std::string asked(const GenerateFlags& flags) {
 /// The prompt as tokens, checked before any rank starts.
 void resolve(GenerateFlags& flags) {
   train::GenerationConfig& config = flags.config;
+  as_bad_input([&] { comm::check_device(flags.device); });
   models::ModelConfig model;
   need_path("PATH", config.path, Wanted::kModel);
   as_bad_input([&] { model = train::config_of(config.path); });
@@ -207,7 +211,7 @@ class Printer {
 };
 
 int generate_here(const GenerateFlags& flags) {
-  const World world = init({.transport = flags.transport});
+  const World world = init({.transport = flags.transport, .device = flags.device});
   const bool is_first = world.rank() == 0;
   try {
     const std::int64_t vocab = models::sizes(train::config_of(flags.config.path)).vocab;

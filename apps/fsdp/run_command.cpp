@@ -23,6 +23,7 @@ struct RunFlags {
   launch::LaunchOptions options;
   double grace_s = 5;
   bool no_pin = false;
+  std::string device;
 };
 
 }  // namespace
@@ -51,6 +52,8 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
       ->add_option("--master-port", flags->options.master_port,
                    "Port where the ranks meet (default: a free one)")
       ->check(CLI::Range(1, 65535));
+  command->add_option("--device", flags->device,
+                      "FSDP_DEVICE of each rank, which init() goes by: auto, cpu, cuda or cuda:N");
   command->prefix_command();
   command->footer(
       "The ranks get torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...); lines of ranks\n"
@@ -70,6 +73,9 @@ Action add_run(CLI::App& app, const Arguments& after_dashes) {
     flags->options.grace =
         std::chrono::milliseconds(static_cast<std::int64_t>(flags->grace_s * 1e3));
     flags->options.pins_ranks = !flags->no_pin;
+    if (!flags->device.empty()) {
+      flags->options.environment.emplace_back("FSDP_DEVICE", flags->device);
+    }
     try {
       return launch::run(flags->options);
     } catch (const Error& error) {

@@ -288,8 +288,13 @@ void add_other_flags(CLI::App& command, TrainFlags& flags) {
   sharding
       ->add_option("--transport", config.transport,
                    "How ranks talk; auto: shm on one host, shm+gloo on several of several ranks "
-                   "each, else gloo")
+                   "each, else gloo; on a device nccl, or staged where that is missing")
       ->check(CLI::IsMember(comm::transport_words()))
+      ->capture_default_str();
+  sharding
+      ->add_option("--device", config.device,
+                   "Where ranks compute: auto (an accelerator if LibTorch sees one), cpu, cuda, or "
+                   "cuda:N for all of them; cuda takes the device of a rank's number on its host")
       ->capture_default_str();
 }
 
@@ -389,6 +394,7 @@ void use_epochs(train::TrainConfig& config, double epochs) {
 
 void resolve(TrainFlags& flags) {
   check_use(flags);
+  as_bad_input([&] { comm::check_device(flags.config.device); });
   if (flags.config.init.empty()) {
     resolve_new(flags);
   } else {
@@ -431,7 +437,7 @@ void resolve(TrainFlags& flags) {
 }
 
 int train_here(const TrainFlags& flags) {
-  const World world = init({.transport = flags.config.transport});
+  const World world = init({.transport = flags.config.transport, .device = flags.config.device});
   FSDP_CHECK(flags.ranks == 0 || flags.ranks == world.size(), ErrorCode::kInvalidArgument,
              "--ranks is ", flags.ranks, " but the job has ", world.size(), " ranks");
   try {

@@ -59,9 +59,9 @@ std::int64_t draw(const at::Tensor& logits, const GenerateOptions& options,
 /// What follows a text, with the least work that its length allows.
 class NextToken {
  public:
-  NextToken(LanguageModel& model, bool use_cache)
-      : model_(model), context_(model.model_sizes().context) {
-    if (use_cache) {
+  NextToken(LanguageModel& model, const GenerateOptions& options)
+      : model_(model), context_(model.model_sizes().context), device_(options.device) {
+    if (options.use_cache) {
       cache_.emplace(context_);
     }
   }
@@ -77,13 +77,14 @@ class NextToken {
   }
 
  private:
-  static at::Tensor tail(std::vector<std::int64_t>& text, std::int64_t count) {
+  at::Tensor tail(std::vector<std::int64_t>& text, std::int64_t count) const {
     return torch::from_blob(text.data() + (std::ssize(text) - count), {1, count}, torch::kInt64)
-        .clone();
+        .to(device_, /*non_blocking=*/false, /*copy=*/true);
   }
 
   LanguageModel& model_;
   std::int64_t context_;
+  c10::Device device_;
   std::optional<KeyValueCache> cache_;
 };
 
@@ -98,9 +99,10 @@ std::vector<std::int64_t> generate(LanguageModel& model, std::vector<std::int64_
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   std::vector<std::int64_t> text = std::move(prompt);
   const auto prompt_size = std::ssize(text);
-  NextToken next(model, options.use_cache);
+  NextToken next(model, options);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    std::int64_t token = draw(next.logits(text), options, generator);
+    // Drawn on the host, by its generator: the same text on every device, up to rounding.
+    std::int64_t token = draw(next.logits(text).to(torch::kCPU), options, generator);
     if (options.agree) {
       token = options.agree(token);
     }

@@ -14,12 +14,21 @@ at::Tensor Batch::summed_loss(models::LanguageModel& model) const {
                    : model.forward(rows.tokens, rows.targets) * static_cast<double>(counted);
 }
 
-Batch load(const Dataset& data, Part part, const std::vector<std::int64_t>& indices) {
+Batch Batch::on(c10::Device device) const {
+  Batch moved = *this;
+  moved.rows.tokens = rows.tokens.to(device, /*non_blocking=*/true);
+  moved.rows.targets = rows.targets.to(device, /*non_blocking=*/true);
+  return moved;
+}
+
+Batch load(const Dataset& data, Part part, const std::vector<std::int64_t>& indices,
+           c10::Device device) {
   const auto count = std::ssize(indices);
   const std::int64_t sequence = data.sequence();
+  const auto type = torch::TensorOptions(torch::kInt64).pinned_memory(!device.is_cpu());
   auto documents = std::make_shared<models::Documents>(indices.size());
-  Batch batch{.rows = {.tokens = torch::empty({count, sequence}, torch::kInt64),
-                       .targets = torch::empty({count, sequence}, torch::kInt64),
+  Batch batch{.rows = {.tokens = torch::empty({count, sequence}, type),
+                       .targets = torch::empty({count, sequence}, type),
                        .documents = documents},
               .is_packed = data.is_packed()};
   const auto row_of = [&](const at::Tensor& all, std::size_t row) {
@@ -42,7 +51,7 @@ Loader::~Loader() {
 std::vector<Batch> Loader::load_all(std::int64_t first_sample) const {
   std::vector<Batch> batches;
   for (const std::vector<std::int64_t>& micro_step : indices_(first_sample)) {
-    batches.push_back(load(data_, Part::kTraining, micro_step));
+    batches.push_back(load(data_, Part::kTraining, micro_step, device_));
   }
   return batches;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
@@ -22,19 +23,25 @@ struct Batch {
 
   /// The mean loss in nats of the targets that count, a scalar, times `share` of them.
   at::Tensor summed_loss(models::LanguageModel& model) const;
+  /// The same with its rows on `device`, in the order of the current stream there: from pinned
+  /// memory the host goes on while they are copied.
+  Batch on(c10::Device device) const;
 };
 
-Batch load(const Dataset& data, Part part, const std::vector<std::int64_t>& indices);
+/// In the host's memory, pinned where `device`, for which it is meant, is another.
+Batch load(const Dataset& data, Part part, const std::vector<std::int64_t>& indices,
+           c10::Device device);
 
 /// Loads the batches of the step after the one that computes, on a thread of its own.
 ///
 /// *Thread safety*: one thread.
 class Loader {
  public:
-  /// `indices(first_sample)` are the rows of each micro-step of the step that begins there.
-  Loader(const Dataset& data,
+  /// `indices(first_sample)` are the rows of each micro-step of the step that begins there;
+  /// `device` is what load() takes.
+  Loader(const Dataset& data, c10::Device device,
          std::function<std::vector<std::vector<std::int64_t>>(std::int64_t)> indices)
-      : data_(data), indices_(std::move(indices)) {}
+      : data_(data), device_(device), indices_(std::move(indices)) {}
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -49,6 +56,7 @@ class Loader {
   std::vector<Batch> load_all(std::int64_t first_sample) const;
 
   const Dataset& data_;
+  c10::Device device_;
   std::function<std::vector<std::vector<std::int64_t>>(std::int64_t)> indices_;
   std::future<std::vector<Batch>> ahead_;
   std::int64_t ahead_sample_ = -1;

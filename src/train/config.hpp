@@ -127,6 +127,7 @@ struct TrainConfig {
   int prefetch = 1;                ///< units gathered ahead of the one that computes
   bool keep_root = false;          ///< keep embeddings and head gathered during a step
   std::string transport = "auto";  ///< see comm::transport_words()
+  std::string device = "auto";     ///< see InitOptions::device
 
   std::string trace;             ///< directory for a timeline; empty: none
   std::int64_t trace_first = 3;  ///< the steps in it, counted from 1

@@ -33,7 +33,7 @@ double evaluate(models::LanguageModel& model, const World& world, const Dataset&
     if (is_idle) {
       indices.push_back(0);
     }
-    const Batch loaded = load(data, Part::kValidation, indices);
+    const Batch loaded = load(data, Part::kValidation, indices, world.device()).on(world.device());
     const double loss = loaded.summed_loss(model).item<double>();
     if (!is_idle) {
       sum += loss;

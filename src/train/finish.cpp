@@ -42,7 +42,7 @@ std::string readable(const tokens::Tokenizer& tokenizer, const std::vector<std::
 }  // namespace
 
 std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
-                        const Dataset& data) {
+                        const Dataset& data, c10::Device device) {
   const auto tokenizer = !config.tokenizer.empty() ? tokens::load(config.tokenizer)
                          : data.is_text()          ? tokens::bytes()
                                                    : nullptr;
@@ -55,8 +55,8 @@ std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
     data.read(Part::kValidation, 0, prompt, targets, documents);
     prompt.resize(static_cast<std::size_t>(std::min(kPromptTokens, documents.front())));
   }
-  const auto drawn =
-      models::generate(model, prompt, {.tokens = config.sample, .seed = config.seed});
+  const auto drawn = models::generate(
+      model, prompt, {.tokens = config.sample, .seed = config.seed, .device = device});
   return tokenizer ? config.prompt + readable(*tokenizer, drawn)
                    : numbers(prompt) + " | " + numbers(drawn);
 }

@@ -87,7 +87,8 @@ detail::Loaded detail::load_for_inference(const std::string& path, const std::st
   const models::ModelConfig shape = config_of(path);
   const auto model = make_model(path, shape);
   Sharded sharded = fully_shard(model, world,
-                                {.units = units_of<models::DecoderBlock>(),
+                                {.device = world.device(),
+                                 .units = units_of<models::DecoderBlock>(),
                                  .memory = {.prefetch = prefetch, .moments = 0},
                                  .initial_weights = InitialWeights::kBroadcast,
                                  .debug = {.print_promise = false}});
@@ -117,7 +118,8 @@ std::vector<std::int64_t> generate(const GenerationConfig& config, const World& 
                            .seed = config.seed,
                            .ends = config.ends,
                            .use_cache = config.use_cache,
-                           .agree = agree});
+                           .agree = agree,
+                           .device = world.device()});
 }
 
 }  // namespace fsdp::train

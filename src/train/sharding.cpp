@@ -29,6 +29,7 @@ Sharded shard(const std::shared_ptr<models::LanguageModel>& model, const TrainCo
   }
   Options options{.units = units_of<models::DecoderBlock>(), .debug = {.print_promise = false}};
   options.debug.observer = std::move(observer);
+  options.device = world.device();
   options.strategy = config.strategy;
   if (config.has_mesh()) {
     options.mesh.emplace(world, world.size() / config.shard, config.shard);

@@ -18,7 +18,7 @@ std::string summary(const TrainConfig& config, const Dataset& data, const Sharde
 /// back as text, see tokens::printable(); other token files come back as numbers.
 /// @collective all ranks
 std::string sample_text(models::LanguageModel& model, const TrainConfig& config,
-                        const Dataset& data);
+                        const Dataset& data, c10::Device device);
 
 /// Writes model.safetensors and the model's documents into `config.out`, or with adapters those
 /// alone, as PEFT reads them, and returns the path of the weights.

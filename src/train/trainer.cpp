@@ -8,6 +8,7 @@
 #include <csignal>
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "checkpoint/together.hpp"
 #include "fsdp/base/error.hpp"
@@ -68,7 +69,8 @@ class Run {
                   .decay_steps = config.effective_decay_steps()},
         batch_(config.effective_batch(world.size())),
         micro_steps_(config.global_batch / (world.size() * batch_)),
-        loader_(data_, [this](std::int64_t first_sample) { return rows_of_step(first_sample); }),
+        loader_(data_, world.device(),
+                [this](std::int64_t first_sample) { return rows_of_step(first_sample); }),
         checkpoints_(config, sharded_, *optimizer_, sampler_, data_.hash()) {
     // Dropout differs between ranks; nothing else draws numbers from here on.
     torch::manual_seed(config.seed + 1 + static_cast<std::uint64_t>(world.rank()));
@@ -121,7 +123,7 @@ class Run {
     }
     std::string text;
     if (config_.sample > 0) {
-      text = detail::sample_text(*model_, config_, data_);
+      text = detail::sample_text(*model_, config_, data_, world_.device());
       sharded_.reshard();
     }
     result.seconds = seconds_since(begin);
@@ -308,9 +310,9 @@ class Run {
     const double waited = loader_.waited();
     const std::vector<detail::Batch> batches = next_batches(step);
     const double share = share_of_target(batches);
-    double loss_sum = 0, counted = 0;
+    std::vector<at::Tensor> losses;
     for (std::size_t micro = 0; micro < batches.size(); ++micro) {
-      const detail::Batch& batch = batches[micro];
+      const detail::Batch batch = batches[micro].on(world_.device());
       const at::Tensor loss = forward(batch);
       sharded_.set_gradient_sync(micro + 1 < batches.size() ? config_.micro_step_sync
                                                             : GradientSync::kEveryBackward);
@@ -319,9 +321,14 @@ class Run {
         scaler_.scale(batch.is_packed ? loss * share : loss / static_cast<double>(micro_steps_))
             .backward();
       }
-      loss_sum +=
-          loss.item<double>() * (batch.is_packed ? 1.0 : static_cast<double>(batch.counted));
-      counted += static_cast<double>(batch.counted);
+      losses.push_back(loss.detach());
+    }
+    // Read when all micro-steps are under way: the first reading waits for the device.
+    double loss_sum = 0, counted = 0;
+    for (std::size_t micro = 0; micro < batches.size(); ++micro) {
+      const auto targets = static_cast<double>(batches[micro].counted);
+      loss_sum += losses[micro].item<double>() * (batches[micro].is_packed ? 1.0 : targets);
+      counted += targets;
     }
     PendingMean mean_loss =
         mean_over_ranks(world_, counted > 0 ? loss_sum / counted : 0, counted, "loss");

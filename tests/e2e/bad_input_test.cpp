@@ -196,6 +196,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"MomentumOfOne", train({"--optimizer", "sgd", "--momentum", "1"}),
                  "--momentum is 1, must be at least 0 and below 1"},
         BadInput{"UnknownType", train({"--dtype", "int4"}), "--dtype"},
+        BadInput{"UnknownDevice", train({"--device", "gpu"}), "must be auto, cpu, cuda, cuda:N"},
+        BadInput{"DeviceThatIsNotThere", train({"--device", "cuda"}), "device cuda:"},
         BadInput{"UnknownTransport", train({"--transport", "pigeon"}), "--transport"},
         BadInput{"TiedAndUntied", train({"--tied", "--untied"}), "--tied excludes --untied"},
         BadInput{"HeadsDoNotDivide", train({"--heads", "3"}), "3 heads do not divide the width 32"},

@@ -2,6 +2,8 @@
 /// Draws text from a language model, one token after the other.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -25,6 +27,8 @@ struct GenerateOptions {
   /// Called with each token drawn; what it returns takes its place. Ranks that draw together must
   /// go on with one and the same, whatever their rounding: return rank 0's there.
   std::function<std::int64_t(std::int64_t)> agree = {};
+  /// Where the model computes. Tokens are drawn on the host.
+  c10::Device device = c10::kCPU;
 };
 
 /// Continues `prompt` (at least one token) and returns the new tokens. The model sees the last
