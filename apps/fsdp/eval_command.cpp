@@ -34,6 +34,7 @@ struct EvalFlags {
 
 void resolve(EvalFlags& flags) {
   train::TrainConfig& config = flags.config;
+  as_bad_input([&] { comm::check_device(config.device); });
   need_path("PATH", config.init, Wanted::kModel);
   as_bad_input([&] { config.model = train::config_of(config.init); });
   if (!config.adapter.empty()) {
@@ -60,7 +61,7 @@ void resolve(EvalFlags& flags) {
 }
 
 int eval_here(const EvalFlags& flags) {
-  const World world = init({.transport = flags.config.transport});
+  const World world = init({.transport = flags.config.transport, .device = flags.config.device});
   try {
     const train::Evaluation found = train::evaluate(flags.config, world);
     if (world.rank() == 0) {
@@ -115,6 +116,8 @@ Action add_eval(CLI::App& app, const Arguments& arguments) {
       ->check(CLI::Range(1, 4096));
   command->add_option("--transport", config.transport, "How ranks talk; auto: shm on one host")
       ->check(CLI::IsMember(comm::transport_words()))
+      ->capture_default_str();
+  command->add_option("--device", config.device, "Where ranks compute: auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   command->footer(
       "Nats and perplexity per token and per byte of all targets: text in windows that do not\n"

@@ -58,8 +58,9 @@ std::string summary(const TrainConfig& config, const Dataset& data, const Sharde
          << config.lora.rank << ", alpha " << config.lora.alpha << ", beside "
          << base::list_text(config.lora.targets) << "\n";
   }
-  text << "ranks    " << world.size() << " over " << world.transport().traits().name << ", "
-       << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
+  text << "ranks    " << world.size() << " over " << world.transport().traits().name
+       << (world.device().is_cpu() ? "" : " on " + c10::DeviceTypeName(world.device().type(), true))
+       << ", " << units.size() << (units.size() == 1 ? " unit" : " units") << ", prefetch "
        << config.prefetch;
   if (config.strategy != Strategy::kFullShard) {
     text << ", " << to_string(config.strategy);
@@ -72,7 +73,11 @@ std::string summary(const TrainConfig& config, const Dataset& data, const Sharde
   }
   text << (config.recompute ? ", activations are computed again" : "") << "\n";
   if (config.offload) {
-    text << "offload  changes nothing: the model is on the CPU, where host and device are one\n";
+    text << "offload  "
+         << (world.device().is_cpu()
+                 ? "changes nothing: the model is on the CPU, where host and device are one"
+                 : "shards, gradients and optimizer state are in the host's memory")
+         << "\n";
   }
   text << "batch    " << config.global_batch << " x " << config.sequence
        << " tokens per step: " << world.size() << (world.size() == 1 ? " rank x " : " ranks x ")

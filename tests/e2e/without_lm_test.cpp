@@ -44,6 +44,18 @@ TEST(WithoutLMTest, RunsRanks) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '2'), 2) << result.out;
 }
 
+TEST(WithoutLMTest, TellsRanksTheDeviceThatTheCommandLineNames) {
+  const CommandResult result =
+      run_without_lm({"run", "-n", "2", "--device", "cuda:1", "--", "printenv", "FSDP_DEVICE"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  std::size_t lines = 0;
+  for (std::size_t at = result.out.find("cuda:1"); at != std::string::npos;
+       at = result.out.find("cuda:1", at + 1)) {
+    ++lines;
+  }
+  EXPECT_EQ(lines, 2) << result.out;
+}
+
 TEST(WithoutLMTest, ReadsCheckpoints) {
   const CommandResult result = run_without_lm({"checkpoint", "ls", "."});
   EXPECT_EQ(result.code, 0) << result.err;
