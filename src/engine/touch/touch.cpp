@@ -350,12 +350,12 @@ bool keeps_all(const c10::FunctionSchema& schema, const torch::jit::Stack& stack
     if (value.isNone() || name == "non_blocking" || name == "pin_memory") {
       continue;
     }
-    const bool is_kept = (name == "dtype" && value.toScalarType() == self.scalar_type()) ||
-                         (name == "device" && value.toDevice() == self.device()) ||
-                         (name == "layout" && value.toLayout() == self.layout()) ||
-                         (name == "copy" && !value.toBool()) ||
-                         (name == "memory_format" &&
-                          value.toMemoryFormat() == c10::MemoryFormat::Preserve);
+    const bool is_kept =
+        (name == "dtype" && value.toScalarType() == self.scalar_type()) ||
+        (name == "device" && value.toDevice() == self.device()) ||
+        (name == "layout" && value.toLayout() == self.layout()) ||
+        (name == "copy" && !value.toBool()) ||
+        (name == "memory_format" && value.toMemoryFormat() == c10::MemoryFormat::Preserve);
     if (!is_kept) {
       return false;
     }
