@@ -6,12 +6,14 @@
 
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "support/sim/launch.hpp"
 #include "support/sim/sim.hpp"
 
 namespace fsdp::test {
@@ -266,6 +268,39 @@ TEST_P(Races, AreReportedAndNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Programs, Races, testing::ValuesIn(programs()),
                          [](const auto& info) { return info.param.name; });
+
+/// Reports of device 1 that copies into pinned memory which device 0's thread has sent, waited for
+/// or not, and freed.
+std::vector<sim::Report> reports_of_pinned_memory_between_threads(bool waits) {
+  sim::start();
+  sim::take_reports();
+  const void *sent = nullptr, *filled = nullptr;
+  const auto as_bytes = [] { return at::empty({3 << 10}, at::TensorOptions(at::kByte).pinned_memory(true)); };
+  std::thread([&] {
+    Streams::guard().setDevice(sim::device(0));
+    const at::Tensor host = as_bytes();
+    sent = host.const_data_ptr();
+    sim::launch("send", 1, {{.begin = sent, .bytes = host.nbytes(), .writes = false}}, [] {});
+    if (waits) {
+      Streams::guard().synchronizeDevice(0);
+    }
+  }).join();
+  std::thread([&] {
+    Streams::guard().setDevice(sim::device(1));
+    const at::Tensor host = as_bytes();
+    filled = host.const_data_ptr();
+    sim::launch("fill", 17, {{.begin = filled, .bytes = host.nbytes(), .writes = true}}, [] {});
+    Streams::guard().synchronizeDevice(1);
+  }).join();
+  Streams::guard().synchronizeDevice(0);
+  EXPECT_EQ(sent, filled) << "the block was to be handed on";
+  return sim::take_reports();
+}
+
+TEST(SimDevice, PinnedMemoryThatAThreadFreesAfterAWaitIsFreeForAThreadOfAnotherDevice) {
+  EXPECT_TRUE(reports_of_pinned_memory_between_threads(true).empty());
+  EXPECT_EQ(reports_of_pinned_memory_between_threads(false).size(), 1U);
+}
 
 TEST(SimDevice, ASecondRankOnADeviceIsRefusedAndNamesTheFirst) {
   sim::start();

@@ -31,6 +31,7 @@ struct Block {
   bool is_live = false;
   std::vector<int> users = {};  ///< streams that it was recorded for
   Clock freed_after = {};       ///< what those had been given when it was freed
+  Clock freer_knew = {};        ///< of pinned memory: what the thread that freed it had waited for
 };
 
 /// *Thread safety*: under lock().
@@ -60,6 +61,9 @@ class Arena {
     for (const int user : block.users) {
       merge(block.freed_after, clock(user));
     }
+    if (is_pinned_address(address)) {
+      block.freer_knew = host_knowledge();
+    }
     free_[{block.stream, block.bytes}].push_back(static_cast<char*>(address));
   }
 
@@ -87,6 +91,9 @@ class Arena {
       if (!block.users.empty()) {  // it has asked, and they had come to pass
         is_pinned_address(*it) ? host_has_seen(-1, block.freed_after)
                                : merge(clock(stream), block.freed_after);
+      }
+      if (is_pinned_address(*it)) {  // the allocator's lock hands it from thread to thread
+        host_has_seen(-1, block.freer_knew);
       }
       char* found = *it;
       free.erase(std::next(it).base());

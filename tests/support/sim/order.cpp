@@ -142,6 +142,12 @@ void host_has_seen(int device, const Clock& seen) {
   merge(thread_knows, seen);
 }
 
+Clock host_knowledge() {
+  Clock known = thread_knows;
+  merge(known, host_knows[static_cast<std::size_t>(current_device())]);
+  return known;
+}
+
 void report(Report::Kind kind, std::string text) {
   const bool is_known =
       std::ranges::any_of(reports, [&](const Report& known) { return known.text == text; });

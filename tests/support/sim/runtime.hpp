@@ -41,6 +41,8 @@ Clock& clock(int stream);
 void merge(Clock& into, const Clock& from);
 /// The host has waited for all that `seen` has. `device`: where, -1 for this thread alone.
 void host_has_seen(int device, const Clock& seen);
+/// What waits have shown to this thread, and to any of its current device.
+Clock host_knowledge();
 void report(Report::Kind kind, std::string text);
 Counts& counts(int device);
 
