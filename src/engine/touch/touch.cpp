@@ -116,7 +116,7 @@ struct OperatorInfo {
   bool is_metadata = false;
   bool adds = false;
   bool resolves = false;           ///< resolve_conj and resolve_neg
-  bool converts = false;           ///< to
+  bool converts = false;           ///< cpu() and the like
   bool precedes_set_data = false;  ///< set_data() itself does not pass the dispatcher
   std::uint64_t writes = 0;        ///< bit i: argument i is written
   CastTraits casts = {};
@@ -157,7 +157,8 @@ const OperatorInfo& info_of(const c10::FunctionSchema& schema) {
     info.is_metadata = std::find(kMetadataOperators.begin(), kMetadataOperators.end(),
                                  schema.name()) != kMetadataOperators.end();
     info.adds = schema.name() == "aten::add" && schema.overload_name() == "Tensor";
-    info.converts = schema.name() == "aten::to";
+    // As cpu() does. to() of a device and a type is how LibTorch begins to print a tensor.
+    info.converts = schema.name() == "aten::to" && schema.overload_name() == "dtype_layout";
     info.resolves = schema.name().starts_with("aten::resolve_");
     info.precedes_set_data = schema.name() == "aten::_has_compatible_shallow_copy_type";
     info.casts = cast_traits(schema);
