@@ -275,7 +275,9 @@ std::vector<sim::Report> reports_of_pinned_memory_between_threads(bool waits) {
   sim::start();
   sim::take_reports();
   const void *sent = nullptr, *filled = nullptr;
-  const auto as_bytes = [] { return at::empty({3 << 10}, at::TensorOptions(at::kByte).pinned_memory(true)); };
+  const auto as_bytes = [] {
+    return at::empty({3 << 10}, at::TensorOptions(at::kByte).pinned_memory(true));
+  };
   std::thread([&] {
     Streams::guard().setDevice(sim::device(0));
     const at::Tensor host = as_bytes();
