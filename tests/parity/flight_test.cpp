@@ -2,6 +2,7 @@
 #include "checkpoint/flight.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +96,7 @@ class Writer {
  public:
   Writer(const archive::Draft& draft, int rank) : pid_(::fork()) {
     if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that the watchdog ends leaves nobody
       const archive::WriterSign sign(draft, rank);
       ::pause();
       ::_exit(0);
