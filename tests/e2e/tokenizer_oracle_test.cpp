@@ -58,7 +58,11 @@ class TokenizerOracleTest : public ::testing::TestWithParam<Published> {
   void expect_equal(const std::string& text, bool special) {
     const auto expected = oracle(directory_.write("text", text), special);
     const auto ids = tokenizer_->encode(text, {.special_tokens = special});
-    EXPECT_EQ(tokenizer_->decode(ids), text);
+    const std::string meant = read_all(directory_.path("ids.text"));
+    EXPECT_TRUE(tokenizer_->decode(ids) == meant) << "decoded otherwise";
+    if (!normalizes()) {
+      EXPECT_TRUE(meant == text) << "decoding gives another text";
+    }
     const auto [ours, theirs] =
         std::mismatch(ids.begin(), ids.end(), expected.begin(), expected.end());
     if (ours == ids.end() && theirs == expected.end()) {
@@ -75,6 +79,9 @@ class TokenizerOracleTest : public ::testing::TestWithParam<Published> {
                   << ::testing::PrintToString(
                          std::vector<std::int64_t>(theirs, std::min(theirs + 6, expected.end())));
   }
+
+  /// Qwen's puts a text into its composed form first.
+  static bool normalizes() { return std::string_view(GetParam().name) == "Qwen3"; }
 
   fsdp::test::TemporaryDirectory directory_;
   std::string path_, python_;

@@ -204,7 +204,8 @@ def goes_on(world, directory):
     newest = sorted(path for path in os.listdir(directory) if path.startswith("step-"))[-1]
     config = AutoConfig.from_pretrained(os.path.join(directory, newest))
     model = AutoModelForCausalLM.from_config(config)
-    sharded = fsdp.fully_shard(model, units=["GPT2Block"], world=world, print_promise=False)
+    # The trainer names weights as GPT-2's files do, without the part of the class around it; the head is tied.
+    sharded = fsdp.fully_shard(model.transformer, units=["GPT2Block"], world=world, print_promise=False)
     optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-3)
     report = fsdp.load(directory, sharded, optimizer, rng=False)
     tokens = torch.randint(config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(1))
