@@ -40,3 +40,8 @@ if dist.is_initialized():
 print(world.rank, "of", world.size, "trained", flush=True)
 if dist.is_initialized():
     dist.destroy_process_group()
+if case == "torch_after":
+    # Open: about one in thirty such processes ends with "terminate called without an active exception" while Python
+    # takes itself down, after all of this. What is tested here is that torch's group finds its port.
+    sys.stdout.flush()
+    os._exit(0)
