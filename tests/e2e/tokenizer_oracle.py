@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-
 Encode = Callable[[str], list[int]]
 Decode = Callable[[list[int]], str]
 
