@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Conversations by published chat templates become the texts, ids and masks that transformers and
-/// TRL make of them. The templates come with what runs them (cmake/jinja.cmake); transformers runs
-/// when the test runs.
+/// the rule of TRL, written out in Python, make of them. The templates come with what runs them
+/// (cmake/jinja.cmake); transformers runs when the test runs.
 #include <gmock/gmock.h>
 
 #include <fstream>
