@@ -7,9 +7,11 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <utility>
 
+#include "base/unfinished.hpp"
 #include "checkpoint/together.hpp"
 #include "comm/clock.hpp"
 #include "fsdp/base/error.hpp"
@@ -28,42 +30,16 @@ std::string host_name() {
   return name.data();
 }
 
-/// A file that appears whole or not at all.
-class WholeFile {
- public:
-  explicit WholeFile(fs::path path)
-      : path_(std::move(path)), draft_(path_.string() + ".partial"), out_(draft_) {
-    check();
-  }
-  ~WholeFile() {
-    if (!is_done_) {
-      std::error_code ignored;
-      fs::remove(draft_, ignored);
-    }
-  }
-  WholeFile(const WholeFile&) = delete;
-  WholeFile& operator=(const WholeFile&) = delete;
-
-  std::ofstream& out() { return out_; }
-  void commit() {
-    out_.close();
-    check();
-    std::error_code error;
-    fs::rename(draft_, path_, error);
-    FSDP_CHECK(!error, ErrorCode::kIo, "'", path_.string(), "': ", error.message());
-    is_done_ = true;
-  }
-
- private:
-  void check() {
-    FSDP_CHECK(out_.good(), ErrorCode::kIo, "'", draft_.string(),
-               "' cannot be written: is the disk full, the directory there and writable?");
-  }
-
-  fs::path path_, draft_;
-  std::ofstream out_;
-  bool is_done_ = false;
-};
+/// Writes a file that appears whole or not at all.
+void write_whole(const fs::path& path, const std::function<void(std::ostream&)>& write) {
+  base::Unfinished file(path.string(), base::PathKind::kFile);
+  std::ofstream out(file.path());
+  write(out);
+  out.close();
+  FSDP_CHECK(out.good(), ErrorCode::kIo, "[write_trace] '", path.string(),
+             "' cannot be written: is the disk full?");
+  file.finish();
+}
 
 fs::path file_of(const fs::path& directory, int rank) {
   return directory / ("rank-" + std::to_string(rank) + ".json");
@@ -71,41 +47,48 @@ fs::path file_of(const fs::path& directory, int rank) {
 
 void write_lines(const fs::path& path, const std::string& head,
                  const std::vector<std::string>& lines) {
-  WholeFile file(path);
-  file.out() << head;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    file.out() << (i == 0 ? "" : ",\n") << lines[i];
+  write_whole(path, [&](std::ostream& out) {
+    out << head;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      out << (i == 0 ? "" : ",\n") << lines[i];
+    }
+    out << trace::kChromeTail;
+  });
+}
+
+/// Appends the events of a rank's file; false when it is not there or of another trace.
+bool append_events(std::ostream& out, const fs::path& path, const std::string& head,
+                   bool& is_first) {
+  std::ifstream in(path);
+  std::string line;
+  if (!std::getline(in, line) || line + "\n" != head) {
+    return false;
   }
-  file.out() << trace::kChromeTail;
-  file.commit();
+  while (std::getline(in, line) && line != "]}") {
+    if (!line.empty() && line.back() == ',') {
+      line.pop_back();
+    }
+    if (!line.empty()) {
+      out << (is_first ? "" : ",\n") << line;
+      is_first = false;
+    }
+  }
+  return true;
 }
 
 /// All ranks' files in one; returns the ranks that have none of this trace.
 std::vector<int> join(const fs::path& directory, const std::string& head, int ranks) {
-  WholeFile file(directory / "trace.json");
-  file.out() << head;
   std::vector<int> missing;
-  bool is_first = true;
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::ifstream in(file_of(directory, rank));
-    std::string line;
-    if (!std::getline(in, line) || line + "\n" != head) {
-      missing.push_back(rank);  // none, or one of an earlier trace
-      continue;
-    }
-    while (std::getline(in, line) && line != "]}") {
-      if (!line.empty() && line.back() == ',') {
-        line.pop_back();
+  write_whole(directory / "trace.json", [&](std::ostream& out) {
+    out << head;
+    bool is_first = true;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!append_events(out, file_of(directory, rank), head, is_first)) {
+        missing.push_back(rank);
       }
-      if (line.empty()) {
-        continue;
-      }
-      file.out() << (is_first ? "" : ",\n") << line;
-      is_first = false;
     }
-  }
-  file.out() << trace::kChromeTail;
-  file.commit();
+    out << trace::kChromeTail;
+  });
   return missing;
 }
 
