@@ -204,17 +204,7 @@ const std::vector<Preset>& presets() {
 
 }  // namespace
 
-constinit const Architecture kLlamaFamily = {.model_type = "llama",
-                                             .transformers_class = "LlamaForCausalLM",
-                                             .read = read,
-                                             .write = write,
-                                             .presets = presets,
-                                             .resized = resized_llama,
-                                             .make = make_llama,
-                                             .published_prefix = "",
-                                             .computed = kLlamaComputed,
-                                             .tables = kLlamaTables,
-                                             .adapter_targets = kLlamaAdapterTargets,
-                                             .is_transposed = false};
+constinit const Architecture kLlamaFamily =
+    llama_row("llama", "LlamaForCausalLM", read, write, presets);
 
 }  // namespace fsdp::models::detail

@@ -24,4 +24,23 @@ inline constexpr const char* kLlamaComputed[] = {".rotary_emb.inv_freq"};
 inline constexpr const char* kLlamaTables[] = {"*embed_tokens.weight"};
 inline constexpr const char* kLlamaAdapterTargets[] = {"q_proj", "v_proj"};
 
+/// A row of the table of architectures, with what Llama and its relatives have in common.
+constexpr Architecture llama_row(const char* type, const char* name,
+                                 ModelConfig (*read)(format::detail::Fields&),
+                                 nlohmann::ordered_json (*write)(const ModelConfig&),
+                                 const std::vector<Preset>& (*presets)()) {
+  return {.model_type = type,
+          .transformers_class = name,
+          .read = read,
+          .write = write,
+          .presets = presets,
+          .resized = resized_llama,
+          .make = make_llama,
+          .published_prefix = "",
+          .computed = kLlamaComputed,
+          .tables = kLlamaTables,
+          .adapter_targets = kLlamaAdapterTargets,
+          .is_transposed = false};
+}
+
 }  // namespace fsdp::models::detail

@@ -156,31 +156,13 @@ const std::vector<Preset>& qwen3_presets() {
   return kPresets;
 }
 
-/// What the rows have in common.
-constexpr Architecture row(const char* type, const char* name, ModelConfig (*read)(Fields&),
-                           ordered_json (*write)(const ModelConfig&),
-                           const std::vector<Preset>& (*presets)()) {
-  return {.model_type = type,
-          .transformers_class = name,
-          .read = read,
-          .write = write,
-          .presets = presets,
-          .resized = resized_llama,
-          .make = make_llama,
-          .published_prefix = "",
-          .computed = kLlamaComputed,
-          .tables = kLlamaTables,
-          .adapter_targets = kLlamaAdapterTargets,
-          .is_transposed = false};
-}
-
 }  // namespace
 
 constinit const Architecture kMistralFamily =
-    row("mistral", "MistralForCausalLM", read_mistral, write_mistral, mistral_presets);
+    llama_row("mistral", "MistralForCausalLM", read_mistral, write_mistral, mistral_presets);
 constinit const Architecture kQwen2Family =
-    row("qwen2", "Qwen2ForCausalLM", read_qwen2, write_qwen2, qwen2_presets);
+    llama_row("qwen2", "Qwen2ForCausalLM", read_qwen2, write_qwen2, qwen2_presets);
 constinit const Architecture kQwen3Family =
-    row("qwen3", "Qwen3ForCausalLM", read_qwen3, write_qwen3, qwen3_presets);
+    llama_row("qwen3", "Qwen3ForCausalLM", read_qwen3, write_qwen3, qwen3_presets);
 
 }  // namespace fsdp::models::detail
