@@ -14,6 +14,7 @@
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
 #include "launch/launcher.hpp"
+#include "own_ranks.hpp"
 #include "places.hpp"
 #include "train/dataset.hpp"
 #include "train/evaluation.hpp"
@@ -82,14 +83,6 @@ int eval_here(const EvalFlags& flags) {
   }
 }
 
-int launch_ranks(const EvalFlags& flags, const Arguments& arguments) {
-  launch::LaunchOptions options;
-  options.ranks = flags.ranks;
-  options.command = {program_path()};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-  return launch::run(options);
-}
-
 }  // namespace
 
 Action add_eval(CLI::App& app, const Arguments& arguments) {
@@ -131,7 +124,8 @@ Action add_eval(CLI::App& app, const Arguments& arguments) {
   return [flags, arguments] {
     resolve(*flags);
     const bool is_job = !job_variable().empty();
-    return is_job || flags->ranks == 1 ? eval_here(*flags) : launch_ranks(*flags, arguments);
+    return is_job || flags->ranks == 1 ? eval_here(*flags)
+                                       : launch::run(own_ranks(arguments, flags->ranks));
   };
 }
 

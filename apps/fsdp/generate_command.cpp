@@ -17,6 +17,7 @@
 #include "fsdp/data/chat_template.hpp"
 #include "fsdp/tokens/tokenizer.hpp"
 #include "launch/launcher.hpp"
+#include "own_ranks.hpp"
 #include "places.hpp"
 #include "train/generation.hpp"
 
@@ -231,14 +232,6 @@ int generate_here(const GenerateFlags& flags) {
   }
 }
 
-int launch_ranks(const GenerateFlags& flags, const Arguments& arguments) {
-  launch::LaunchOptions options;
-  options.ranks = flags.ranks;
-  options.command = {program_path()};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-  return launch::run(options);
-}
-
 }  // namespace
 
 Action add_generate(CLI::App& app, const Arguments& arguments) {
@@ -259,7 +252,8 @@ Action add_generate(CLI::App& app, const Arguments& arguments) {
   return [flags, arguments] {
     resolve(*flags);
     const bool is_job = !job_variable().empty();
-    return is_job || flags->ranks == 1 ? generate_here(*flags) : launch_ranks(*flags, arguments);
+    return is_job || flags->ranks == 1 ? generate_here(*flags)
+                                       : launch::run(own_ranks(arguments, flags->ranks));
   };
 }
 

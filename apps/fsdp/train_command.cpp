@@ -17,6 +17,7 @@
 #include "fsdp/comm/transports.hpp"
 #include "fsdp/comm/world.hpp"
 #include "launch/launcher.hpp"
+#include "own_ranks.hpp"
 #include "places.hpp"
 #include "train/dataset.hpp"
 #include "train/generation.hpp"
@@ -451,14 +452,11 @@ int train_here(const TrainFlags& flags) {
 }
 
 int launch_ranks(const TrainFlags& flags, const Arguments& arguments, int ranks) {
-  launch::LaunchOptions options;
-  options.ranks = ranks;
+  launch::LaunchOptions options = own_ranks(arguments, ranks);
   options.pins_ranks = !flags.no_pin;
   if (!flags.config.save.empty()) {
     options.grace = kGraceForSaving;
   }
-  options.command = {program_path()};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   return launch::run(options);
 }
 
